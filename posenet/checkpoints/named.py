@@ -68,9 +68,16 @@ def find_weights(name: str | Path) -> Path:
 
 
 def cache_folder() -> Path:
-    """The user's folder for files that can be downloaded or made again, whether it is there or not."""
+    """The user's folder for files that can be downloaded or made again, whether it is there or not.
+
+    ``CheckpointError`` if nothing says where: some containers have no home folder.
+    """
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(os.environ.get(HOME_VARIABLE) or f"{cache}/posenet").expanduser()
+    folder = Path(os.environ.get(HOME_VARIABLE) or f"{cache}/posenet")
+    try:
+        return folder.expanduser()
+    except RuntimeError as error:
+        raise CheckpointError(f"this user has no home folder for {folder}; set {HOME_VARIABLE} to a folder") from error
 
 
 def cached_path(name: str, entry: NamedWeights) -> Path:

@@ -35,8 +35,8 @@ class CheckpointWriter:
             return True
         return bool(self.every_seconds) and time.monotonic() - self._saved_at >= self.every_seconds
 
-    def save(self, state: Mapping[str, Any], step: int, best: bool = False) -> None:
-        """Write ``state`` as the checkpoint after ``step``."""
+    def save(self, state: Mapping[str, Any], step: int, best: bool = False) -> bool:
+        """Write ``state`` as the checkpoint after ``step``; return whether that succeeded."""
         self._failure = None
         try:
             self.folder.save(copy_to_host(state), step, best)
@@ -45,6 +45,7 @@ class CheckpointWriter:
             _log.warning("step %d is not saved, training continues: %s", step, self._reason)
         self.saved_step = step
         self._saved_at = time.monotonic()
+        return self._failure is None
 
     def finish(self) -> None:
         """Raise ``CheckpointError`` if the newest checkpoint could not be written."""

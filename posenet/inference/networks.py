@@ -95,7 +95,7 @@ def _load_checkpoint(
     """A fused copy of the network in PyTorch, or an ONNX file in a runtime, to which a checkpoint is converted once."""
     import torch
 
-    from posenet.checkpoints.weights import load_model
+    from posenet.checkpoints.weights import load_model, stored_config
     from posenet.devices.device import select_device
     from posenet.devices.precision import select_amp
     from posenet.model.fused import FusedNetwork
@@ -110,8 +110,9 @@ def _load_checkpoint(
     if backend != "torch":
         from posenet.inference.exports.converted import convert, converted_path, read_converted, run_converted
 
+        config = config or stored_config(path)
         file = converted_path(path, config)
-        model = read_converted(file)
+        model = read_converted(file) if file else None
     if model is None:
         network, config = load_model(path, config)
         is_few = num_images is not None and num_images <= FEW_IMAGES
@@ -122,9 +123,9 @@ def _load_checkpoint(
             model = convert(network, config, path, file)
     if is_auto:
         _log.info("%s runs with %s on %s", path, RUNTIMES.get(backend, "PyTorch"), torch_device)
+    assert config is not None  # that of the checkpoint if none was given
     if model is not None:
-        return run_converted(model, config, backend, path, device, amp)
-    assert config is not None  # the network was loaded
+        return run_converted(model, backend, path, device, amp), config
     if config.model.network:
         return TorchNetwork(network, torch_device, torch_amp), config
     # The fused network has that precision in itself.

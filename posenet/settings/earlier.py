@@ -105,4 +105,7 @@ def _differs(tables: Mapping[str, Any], name: str) -> bool:
     """Whether tables have another value of a setting than today's constant."""
     section, _, key = name.partition(".")
     value = tables.get(section, {}).get(key, CONSTANTS[name])
-    return bool((list(value) if isinstance(value, tuple) else value) != CONSTANTS[name])
+    try:
+        return bool((list(value) if isinstance(value, tuple) else value) != CONSTANTS[name])
+    except RuntimeError:  # a tensor of several values
+        return True

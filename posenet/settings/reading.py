@@ -237,7 +237,7 @@ def _convert_value(expected: Any, value: Any, key: str) -> Any:
     if origin in (types.UnionType, typing.Union):
         return _convert_value(_member_for(members, value), value, key)
     if origin is Literal:
-        if value not in members or type(value) not in map(type, members):
+        if type(value) not in map(type, members) or value not in members:
             raise ValueError(f"{key} must be one of {', '.join(map(json.dumps, members))}, not {shown}")
         return value
     if origin is tuple:

@@ -100,8 +100,7 @@ def update_stores(plan: StorePlan, is_started: bool) -> tuple[Path, tuple[str, .
         if is_started and not is_same:
             _log.warning("The data have changed since the run in %s began: it goes on with these", plan.folder.parent)
         checksum_file.unlink(missing_ok=True)
-        warnings = _make_stores(plan, sources, load_skeleton(plan.skeleton) if has_skeleton else None, is_started)
-        write_atomically(plan.folder / WARNINGS_FILE, "".join(f"{line}\n" for line in warnings).encode())
+        _make_stores(plan, sources, load_skeleton(plan.skeleton) if has_skeleton else None, is_started)
     return sources[-1].images, tuple(read_input(plan.folder / WARNINGS_FILE).decode().splitlines())
 
 
@@ -155,12 +154,8 @@ def _checksum(plan: StorePlan, sources: Sequence[_Part]) -> bytes:
     return digest.hexdigest().encode()
 
 
-def _make_stores(plan: StorePlan, sources: list[_Part], known: Skeleton | None, is_started: bool) -> list[str]:
-    """Read the annotations, draft the skeleton if there is none, split them if they are not, and build the stores.
-
-    Returns:
-        The warnings.
-    """
+def _make_stores(plan: StorePlan, sources: list[_Part], known: Skeleton | None, is_started: bool) -> None:
+    """Read the annotations, draft the skeleton if there is none, split them if they are not, and build the stores."""
     warnings: list[str] = []
     parts = [_normalise(plan, sources[0], known, warnings)]
     draft = None if known else _draft(parts[0])
@@ -174,8 +169,8 @@ def _make_stores(plan: StorePlan, sources: list[_Part], known: Skeleton | None, 
     parts = parts if len(parts) > 1 else _split(parts[0], plan, trained)
     for part in reversed(parts):  # the store for training last: until then, it says what was trained on
         _build(part, plan, warnings)
+    write_atomically(plan.folder / WARNINGS_FILE, "".join(f"{line}\n" for line in warnings).encode())
     write_atomically(plan.folder / CHECKSUM_FILE, checksum)
-    return warnings
 
 
 def _find_trained_images(plan: StorePlan, parts: Sequence[_Part]) -> Collection[Path]:

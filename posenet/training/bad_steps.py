@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from statistics import median_low
 from typing import Any, Literal
 
-from posenet.messages import pluralize
+from posenet.messages import pluralize, truncate_for_message
 from posenet.settings import Config, GuardConfig, config_to_dict
 from posenet.settings.reading import TRAINING_CODE_KEYS
 
@@ -143,8 +143,11 @@ class BadStepPolicy:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue the counts and the history of a checkpoint; see ``restore_history``."""
-        self.bad_in_a_row = state["bad_in_a_row"]
-        self.good_since_roll_back = state["good_since_roll_back"]
+        for key in ("bad_in_a_row", "good_since_roll_back"):
+            count = state[key]
+            if not (type(count) is int and count >= 0 or (count is None and key == "good_since_roll_back")):
+                raise ValueError(f"guard.{key} is {truncate_for_message(count)}")
+            setattr(self, key, count)
         self.restore_history(state)
 
     def restore_history(self, state: Mapping[str, Any]) -> None:
@@ -155,8 +158,8 @@ class BadStepPolicy:
         is_continued = state.get("inputs") == self.inputs
         for watched, key in ((self.loss, "losses"), (self.relative_gradient, "relative_gradients")):
             values = [float(value) for value in state[key]] if is_continued else []
-            if not all(0 <= value < math.inf for value in values):
-                raise ValueError(f"guard.{key} has values that are negative or not finite")
+            if not all(0 < value < math.inf for value in values):
+                raise ValueError(f"guard.{key} has values that are not positive or not finite")
             watched.values = values[-HISTORY:]
 
 

@@ -217,12 +217,15 @@ class TrainingLoop:
             raise
         self.report.epoch(epoch, scores)
         kind = "val_loss" if run.coco_validation is None else "AP"
+        before = progress.best, progress.best_loss, progress.best_kind
         is_best = progress.record_score(kind, scores.get(kind), scores["val_loss"])
         progress.start_next_epoch()
         # Not while steps are bad, as in ``_vote``; but a run that ends is always saved.
         is_over = progress.epoch >= run.config.train.epochs or self._must_stop_early()
         if is_best or is_over or not run.bad_steps.bad_in_a_row:
-            self.save(is_best)
+            is_saved = self.save(is_best)
+            if is_best and run.runtime.sum_over_ranks(not is_saved) != [0]:  # then best.pth is still that of before
+                progress.best, progress.best_loss, progress.best_kind = before
         return True
 
     def _validate(self, epoch: int) -> dict[str, Any]:
@@ -246,16 +249,17 @@ class TrainingLoop:
                 self.report.drawing(epoch, drawing)
         return scores
 
-    def save(self, best: bool = False) -> None:
+    def save(self, best: bool = False) -> bool:
         """Save everything that a resumed run needs, as step-N.pth and last.pth, and best.pth if it is the ``best``.
 
-        All ranks call it.
+        All ranks call it. False on rank 0 if the files could not be written.
         """
-        if self.run.runtime.is_main:
-            state = state_of(self.run)
-            if best and self.run.coco_validation is not None:
-                state["evaluation"] = self.run.coco_validation.evaluation
-            self.run.writer.save(state, self.progress.total_steps, best)
+        if not self.run.runtime.is_main:
+            return True
+        state = state_of(self.run)
+        if best and self.run.coco_validation is not None:
+            state["evaluation"] = self.run.coco_validation.evaluation
+        return self.run.writer.save(state, self.progress.total_steps, best)
 
     def _save_before_failing(self) -> None:
         """Save the run before all ranks end with an error of the data. All ranks call this at the same step.

@@ -41,8 +41,16 @@ class Progress:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            if isinstance(getattr(self, field.name), str) != isinstance(field.default, str):
-                raise ValueError(f"{field.name} of the wrong type")  # in a checkpoint
+            value = getattr(self, field.name)
+            if isinstance(field.default, int):
+                is_valid = type(value) is int and value >= 0
+            elif isinstance(field.default, float):
+                # Versions before 0.7 have written a loss that is not a number.
+                is_valid = type(value) in (int, float) and (not math.isnan(value) or field.name == "best_loss")
+            else:
+                is_valid = isinstance(value, str)
+            if not is_valid:
+                raise ValueError(f"{field.name} is {truncate_for_message(value)}")  # in a checkpoint
 
     @property
     def mean_loss(self) -> float | None:
@@ -87,7 +95,7 @@ class Progress:
         if value is None:
             return False
         score = -value if kind == "val_loss" else value
-        loss = math.inf if val_loss is None else val_loss
+        loss = math.inf if val_loss is None or math.isnan(val_loss) else val_loss
         is_better = score > self.best
         is_best = is_better or (score == self.best and loss < self.best_loss)
         self.stale = 0 if is_better else self.stale + 1

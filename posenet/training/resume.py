@@ -53,7 +53,7 @@ def find_checkpoint(folder: Path, resume: bool | str | Path, restarted: bool = F
         return None
     path, state = found
     for key in ("model", "optimizer", "scaler", "guard", "progress", "steps_per_epoch", "config"):
-        if key not in state:
+        if key not in state or (key == "config" and not isinstance(state[key], dict)):
             raise CheckpointError(
                 f"{path} contains no run to resume (no {key}); fine-tune from it with train.weights=FILE"
             )
@@ -107,8 +107,8 @@ def config_of_run(
     if checkpoint is None:
         return config_of_new_run(experiment, overrides, warmup)
     path, state = checkpoint
-    require_same_constants(state["config"], path)
     saved = config_of_checkpoint(state, path) or Config()
+    require_same_constants(state["config"], path)
     # The folder may have moved since the checkpoint was written.
     saved = with_settings(saved, "checkpoint", path=str(path.parent))
     config = with_settings(load_config(experiment, overrides, base=saved), "checkpoint", path=str(folder))
@@ -192,7 +192,9 @@ def restore_run(run: Run, checkpoint: Checkpoint) -> None:
     run.writer.saved_step = run.progress.total_steps
     if not is_last(run, path) and not _has_best_of(run, state):
         run.progress.forget_scores()
-    if run.progress.best_score and state.get("validation", run.validation) != run.validation:
+    saved = state.get("validation")
+    is_digest = isinstance(saved, str) and len(saved) == len(run.validation)  # a version before 0.7 wrote another text
+    if run.progress.best_score and is_digest and saved != run.validation:
         run.progress.forget_scores()
         _log.warning("The validation data have changed: the scores of earlier epochs count no more")
     position = f"epoch {run.progress.epoch + 1}, step {run.progress.step} of {run.batches.steps_per_epoch}"

@@ -33,6 +33,7 @@ from posenet.training.optimizer import make_optimizer
 from posenet.training.progress import Progress
 from posenet.training.run_data import (
     describe_contents,
+    digest_of_validation,
     open_train_data,
     open_val_data,
     refuse_trained_images,
@@ -70,7 +71,7 @@ class Run:
     bad_steps: BadStepPolicy
     train_step: TrainStep
     validation: str
-    """The contents of the data for validation: scores on others do not compare."""
+    """A digest of the data for validation: scores on others do not compare."""
     progress: Progress = field(default_factory=Progress)
 
     @property
@@ -139,7 +140,7 @@ def build_run(config: Config, runtime: Runtime, folder: Path, is_new: bool, max_
         scaler=scaler,
         average=average,
         bad_steps=bad_steps,
-        validation=str([contents.get(key) for key in ("data.val", "data.val_annotations")]),
+        validation=digest_of_validation(val_data, coco_validation.split if coco_validation else None),
         train_step=TrainStep(wrapped_model, optimizer, scaler, bad_steps, runtime, config.optim.max_grad_norm),
     )
 

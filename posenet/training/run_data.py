@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from posenet.annotations.coco import CocoImage
+from posenet.annotations.people import Split
 from posenet.data.inspection import describe_content, find_shared_images, find_stored_files
 from posenet.data.store_list import StoreList, count_background, open_data_sets
 from posenet.errors import DataError
@@ -134,6 +139,24 @@ def describe_contents(config: Config, train: StoreList, val: StoreList | None) -
         if name := getattr(getattr(config, section), key):
             contents[f"the code of {section}.{key}"] = f"{name} with the digest {digest_of_code(name)}"
     return contents
+
+
+def digest_of_validation(val: StoreList | None, split: Split | None) -> str:
+    """SHA-256, in hexadecimal, of the images and labels of the validation data, which are None if there are none.
+
+    Ids do not count: an import numbers all images anew when one is added.
+    """
+    digest = hashlib.sha256()
+    for data_set in val.sets if val is not None else ():
+        store = data_set.store
+        rows = np.stack([store.image_keys, store.records["label_crc"].astype(np.uint64)], axis=1)
+        digest.update(rows[np.lexsort(rows.T)].tobytes())
+    if split is not None:
+        names = {image.id: image.file_name for image in split.images}
+        labels = ("keypoints", "bbox", "area", "iscrowd")
+        people = sorted([names[entry["image_id"]], *(entry[label] for label in labels)] for entry in split.people)
+        digest.update(json.dumps([sorted(names.values()), people]).encode())
+    return digest.hexdigest()
 
 
 def _describe_content(stores: StoreList) -> str:

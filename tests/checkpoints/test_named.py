@@ -164,3 +164,12 @@ def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: py
     ):
         monkeypatch.setenv(name, value)
         assert cached("simplepose").parent == folder
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the list of users is that of POSIX")
+def test_without_a_home_the_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("POSENET_HOME", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", lambda user: {}[user])
+    with pytest.raises(CheckpointError, match="no home folder.*POSENET_HOME"):
+        find_weights("simplepose")

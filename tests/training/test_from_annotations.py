@@ -27,9 +27,10 @@ from posenet.data.store import Store
 from posenet.data.store_list import count_background
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import CheckpointError, ConfigError, DataError
+from posenet.files import write_atomically
 from posenet.inference.evaluation import Evaluation
 from posenet.skeleton import COCO, load_skeleton
-from posenet.training import from_annotations, validation
+from posenet.training import annotations_to_stores, from_annotations, validation
 from posenet.training.annotations_to_stores import MAX_SIDE
 from posenet.training.from_annotations import choose_experiment, prepare
 from posenet.training.step import TrainStep
@@ -161,6 +162,19 @@ def test_stores_are_built_again_when_the_data_change() -> None:
             (RUN / "data" / name).unlink()
         prepare("coco/chairs.json", SETTINGS)
         assert all((RUN / "data" / name).exists() for name in names)
+
+
+def test_the_checksum_is_written_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a run that is killed before it writes the warnings would go on with those of earlier data."""
+    names = []
+
+    def write(path: Path, data: bytes) -> None:
+        names.append(path.name)
+        write_atomically(path, data)
+
+    monkeypatch.setattr(annotations_to_stores, "write_atomically", write)
+    prepare("coco/chairs.json", SETTINGS)
+    assert names[-2:] == ["warnings.txt", "checksum.txt"]
 
 
 def chairs_with(copies: int = 0) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import Any
 
@@ -41,8 +42,20 @@ def test_the_validation_loss_decides_between_equal_scores_also_after_a_restart()
         decisions.append(progress.record_score("AP", ap, loss))
     assert decisions == [True, False, True, True, False, True, False]
     assert (progress.best, progress.best_loss, progress.stale) == (0.1, 8.0, 3), "patience counts better scores"
+    assert Progress().record_score("AP", 0.1, math.nan)
+    unknown = Progress(best_kind="AP", best=0.1)
+    assert not unknown.record_score("AP", 0.1, math.nan) and unknown.record_score("AP", 0.1, 7.0)
     earlier = {key: value for key, value in asdict(Progress(best_kind="AP", best=0.1)).items() if key != "best_loss"}
     assert Progress(**earlier).record_score("AP", 0.1, 7.0), "checkpoints of earlier versions have no loss"
+
+
+@pytest.mark.parametrize("field", ["epoch", "step", "total_steps", "loss_sum", "stale", "best", "best_kind"])
+@pytest.mark.parametrize("value", [[1], True, math.nan, None])
+def test_a_position_of_wrong_values_is_refused(field: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"^{field} is "):
+        Progress(**{field: value})
+    with pytest.raises(ValueError, match="epoch is -5"):
+        Progress(epoch=-5)
 
 
 @given(old_steps=st.integers(1, 1000), new_steps=st.integers(1, 1000), share=st.floats(0, 1))

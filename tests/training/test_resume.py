@@ -18,11 +18,15 @@ import pytest
 import torch
 
 import posenet
+from posenet.annotations.people import read_split
 from posenet.checkpoints.file import read_checkpoint, write_checkpoint
+from posenet.data.store_list import open_data_sets
 from posenet.errors import CheckpointError, ConfigError
 from posenet.settings import Config, load_config
 from posenet.training.resume import config_of_run, find_checkpoint
+from posenet.training.run_data import digest_of_validation
 from posenet.training.run_settings import folder_of_run
+from tests.helpers.drawn_data import document, person, write_annotations, write_images
 from tests.helpers.process_groups import fork_ranks, run_in_processes
 from tests.helpers.process_runs import assert_same_run, find_differences, fork_process, wait_for_exit
 from tests.helpers.run_logs import read_log
@@ -289,6 +293,30 @@ def test_scores_on_other_validation_data_count_no_more(stores: Stores, tmp_path:
     assert posenet.train(None, (), resume=tmp_path, progress=False).best
 
 
+def test_a_text_of_another_form_about_validation_data_says_nothing(stores: Stores, tmp_path: Path) -> None:
+    train_tiny(stores, tmp_path, "train.epochs=1")
+    write_checkpoint(tmp_path / "last.pth", last(tmp_path) | {"validation": "3 images"})
+    assert posenet.train(None, ["train.epochs=2"], resume=tmp_path, max_steps=7, progress=False).best
+
+
+def test_the_ids_of_validation_images_do_not_change_what_scores_are(tmp_path: Path) -> None:
+    """An import of YOLO-pose numbers all images anew when one is added."""
+    images = write_images(tmp_path, document([1, 2, 3], []))
+    names = sorted(path.name for path in images.iterdir())
+    digests = []
+    for first in (1, 5):
+        content = document(range(first, first + 3), [person(number + 7, number) for number in range(first, first + 3)])
+        for image, name in zip(content["images"], names):
+            image["file_name"] = name
+        annotations = write_annotations(tmp_path / f"{first}.json", content)
+        posenet.build_store(images, annotations, tmp_path / f"{first}.h5", progress=False)
+        with open_data_sets(str(tmp_path / f"{first}.h5"), None) as store:
+            digests.append([digest_of_validation(store, None), digest_of_validation(None, read_split(annotations))])
+    content["annotations"][0]["keypoints"][0] += 1
+    changed = digest_of_validation(None, read_split(write_annotations(tmp_path / "changed.json", content)))
+    assert digests[0] == digests[1] and changed not in digests[0]
+
+
 def test_a_resume_that_is_refused_leaves_the_run_finished(stores: Stores, tmp_path: Path) -> None:
     train_tiny(stores, tmp_path, "train.epochs=1")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
@@ -356,12 +384,21 @@ def test_checkpoints_without_a_run_or_with_a_wrong_one_are_refused(stores: Store
     no_numbers = {name: torch.full_like(state["model"][name], math.nan)}
     wrong: dict[str, dict[str, Any]] = {
         "no run to resume": {"model": state["model"], "config": state["config"]},
+        r"no run to resume \(no config\)": state | {"config": "text"},
+        "optim must be a table": state | {"config": state["config"] | {"optim": "text"}},
+        "cannot be resumed": state | {"config": state["config"] | {"loss": {"part_weight": torch.ones(2)}}},
+        "train.channels_last must be": state
+        | {"config": state["config"] | {"train": {"channels_last": torch.ones(2)}}},
+        "epoch is -5": state | {"progress": state["progress"] | {"epoch": -5}},
+        "guard.bad_in_a_row is True": state | {"guard": state["guard"] | {"bad_in_a_row": True}},
+        "guard.good_since_roll_back is -1": state | {"guard": state["guard"] | {"good_since_roll_back": -1}},
+        "guard.losses has": state | {"guard": state["guard"] | {"losses": [0.0]}},
         "step 1 of an epoch of 0 steps": state | {"steps_per_epoch": 0},
         "stem.entry.conv.weight contains NaN": state | {"average": {"count": 1, "epochs": 0, "trained": no_numbers}},
     }
     for message, content in wrong.items():
         write_checkpoint(tmp_path / "wrong" / "last.pth", content)
-        with pytest.raises(CheckpointError, match=message):
+        with pytest.raises((CheckpointError, ConfigError), match=message):
             posenet.train(None, resume=tmp_path / "wrong", progress=False)
 
 

@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 import posenet
+from posenet.checkpoints import folder as checkpoint_folder
 from posenet.checkpoints.file import read_checkpoint
 from posenet.devices.parallel import Runtime
 from posenet.errors import CheckpointError, ConfigError, TrainingError
@@ -219,6 +220,23 @@ def test_a_run_stops_early_without_better_scores_and_keeps_the_best_checkpoint(
     assert "Stopped early after 2 scores" in (tmp_path / "log.txt").read_text()
     # It has stopped, also if it is started again.
     assert train_tiny(stores, tmp_path, *settings, resume=True, runtime=ScoredRuntime([])).epochs == 4
+
+
+def test_a_best_score_whose_checkpoint_cannot_be_written_does_not_count(
+    stores: Stores, tiny_coco: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = checkpoint_folder.write_checkpoint
+
+    def write_or_fail(path: Path, state: dict[str, Any]) -> None:
+        if state["progress"]["epoch"] == 2:
+            raise OSError("the disk is full")
+        write(path, state)
+
+    monkeypatch.setattr(checkpoint_folder, "write_checkpoint", write_or_fail)
+    settings = (*coco_settings(tiny_coco), "train.epochs=3", "train.batch_size=14")
+    result = train_tiny(stores, tmp_path, *settings, runtime=ScoredRuntime([0.1, 0.5, 0.4]))
+    assert result.best == {"AP": 0.4}
+    assert read_checkpoint(tmp_path / "best.pth")["progress"]["epoch"] == 3
 
 
 def test_the_ap_is_computed_every_few_epochs_and_after_the_last(

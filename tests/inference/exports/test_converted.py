@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import sys
+import time
 import unittest.mock
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from posenet import extensions
+from posenet.files import sha256_of
+from posenet.inference.exports import converted
 from posenet.inference.exports.runtimes import ExportedNetwork
 from posenet.inference.networks import FEW_IMAGES, TorchNetwork, load_network
 from posenet.inference.predictor import Predictor
@@ -44,13 +51,13 @@ def test_a_converted_checkpoint_computes_the_maps_of_pytorch(checkpoint: Path, r
 
 @pytest.fixture
 def fake_conversion(home: Path, monkeypatch: pytest.MonkeyPatch) -> unittest.mock.Mock:
-    """Conversions take no time: the model is the configuration."""
+    """Conversions take no time: the model is the configuration. Its calls are those that load a model."""
 
     def build(network: object, config: Config) -> unittest.mock.Mock:
         return unittest.mock.Mock(SerializeToString=lambda: json.dumps(config_to_dict(config)).encode())
 
     def load_model(model: bytes, *args: object, **options: object) -> tuple[ExportedNetwork, dict[str, str]]:
-        return ExportedNetwork(LinearSpotNetwork(), ()), {"posenet.config": model.decode()}
+        return ExportedNetwork(LinearSpotNetwork(), ()), {}
 
     load = unittest.mock.Mock(side_effect=load_model)
     monkeypatch.setattr("posenet.inference.exports.converted.build_onnx", build)
@@ -58,28 +65,74 @@ def fake_conversion(home: Path, monkeypatch: pytest.MonkeyPatch) -> unittest.moc
     return load
 
 
-def test_a_checkpoint_is_converted_once(
-    checkpoint: Path, home: Path, fake_conversion: unittest.mock.Mock, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Again if its bytes or the settings are others, or if the file is damaged."""
+@pytest.fixture
+def is_converted(
+    checkpoint: Path, fake_conversion: unittest.mock.Mock, caplog: pytest.LogCaptureFixture
+) -> Callable[..., bool]:
+    """Whether the checkpoint is converted for a predictor, with its settings or with some others."""
 
-    def is_converted(expected_height: int, config: Config | None = None) -> bool:
+    def load(*settings: str) -> bool:
+        base = load_network(checkpoint, None, device="cpu", amp="off", backend="torch")[1]
+        config = load_config(None, settings, base=base) if settings else None
         caplog.clear()
-        predictor = Predictor(checkpoint, config=config, device="cpu", amp="off", backend="openvino")
-        assert predictor.settings.height == expected_height
-        return "converted once" in caplog.text
+        used = load_network(checkpoint, config, device="cpu", amp="off", backend="openvino")[1]
+        assert used == (config or base), "of now, and not of when it was converted"
+        return "is converted" in caplog.text
 
-    assert is_converted(64) and not is_converted(64)
+    return load
+
+
+def test_a_checkpoint_is_converted_once(checkpoint: Path, home: Path, is_converted: Callable[..., bool]) -> None:
+    """Again if its bytes are others, or if the file is damaged."""
+    assert is_converted() and not is_converted()
     [file] = home.iterdir()
-    base = load_network(checkpoint, None, device="cpu", amp="off", backend="torch")[1]
-    higher = load_config(None, ["inference.height=128"], base=base)
-    assert is_converted(128, higher) and not is_converted(128, higher) and not is_converted(64)
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     file.write_bytes(data)
-    assert is_converted(64)
+    assert is_converted() and not is_converted()
     write_checkpoint(checkpoint, "inference.height=192")
-    assert is_converted(192) and len([*home.iterdir()]) == 3
+    assert is_converted() and len([*home.iterdir()]) == 2
+
+
+@pytest.mark.parametrize(
+    "setting, expected",
+    [
+        ("model.conv_std=0.1", True),
+        ("inference.height=128", False),
+        ("tracking.smooth=true", False),
+        ("data.train=b.h5", False),
+    ],
+)
+def test_a_checkpoint_is_converted_again_for_other_settings_of_its_network_alone(
+    setting: str, expected: bool, is_converted: Callable[..., bool]
+) -> None:
+    assert is_converted() and is_converted(setting) == expected
+    assert not is_converted() and not is_converted(setting)
+
+
+@pytest.mark.parametrize("name", ["layers.py", "onnx_export.py", "exported_file.py"])
+def test_a_checkpoint_is_converted_again_by_other_code(
+    name: str, is_converted: Callable[..., bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert is_converted()
+    monkeypatch.setattr(converted, "sha256_of", lambda file: "other" if file.name == name else sha256_of(file))
+    assert is_converted() and not is_converted()
+
+
+def test_a_network_of_the_user_is_converted_on_request_and_not_kept(
+    tmp_path: Path, home: Path, is_converted: Callable[..., bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its code may change, and PyTorch runs it as it is."""
+    (tmp_path / "network_of_user.py").write_text("from posenet.model.posenet import PoseNet")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(extensions, "_folders", {})
+    extensions.allow("network_of_user:PoseNet", tmp_path)
+    checkpoint = write_checkpoint(tmp_path / "tiny.pth", "model.network=network_of_user:PoseNet")
+    try:
+        assert is_converted() and is_converted() and not home.exists()
+        assert isinstance(Predictor(checkpoint, device="cpu", amp="off").network, TorchNetwork)
+    finally:
+        sys.modules.pop("network_of_user", None)
 
 
 def test_few_images_run_in_pytorch_unless_the_checkpoint_is_converted(
@@ -102,18 +155,44 @@ def test_a_cache_that_cannot_be_written_is_no_error(
     assert "not kept" in caplog.text
 
 
-def test_the_cache_keeps_the_files_that_were_used_last(
-    checkpoint: Path, home: Path, fake_conversion: unittest.mock.Mock, monkeypatch: pytest.MonkeyPatch
+def test_a_cache_that_can_only_be_read_is_used(
+    is_converted: Callable[..., bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("posenet.inference.exports.converted.MAX_FILES", 2)
-    for _ in range(3):
-        for height in (64, 128):
-            write_checkpoint(checkpoint, f"inference.height={height}")
-            Predictor(checkpoint, device="cpu", amp="off")
-    kept = {*home.iterdir()}
-    write_checkpoint(checkpoint, "inference.height=192")
-    Predictor(checkpoint, device="cpu", amp="off")
-    assert len([*home.iterdir()]) == 2 and len(kept & {*home.iterdir()}) == 1
+    assert is_converted()
+    monkeypatch.setattr(os, "utime", unittest.mock.Mock(side_effect=PermissionError))
+    assert not is_converted()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the list of users is that of POSIX")
+def test_without_a_home_nothing_is_kept(is_converted: Callable[..., bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container whose user is not in its list."""
+    for name in ("HOME", "POSENET_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unittest.mock.Mock(side_effect=KeyError))
+    assert is_converted() and is_converted()
+
+
+def test_the_cache_keeps_the_files_that_were_used_last_and_no_leftovers(
+    checkpoint: Path, home: Path, is_converted: Callable[..., bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(converted, "MAX_FILES", 2)
+    checkpoints, files = [], []
+    for age in (3, 2):
+        write_checkpoint(checkpoint, f"inference.height={age * 64}")
+        assert is_converted()
+        checkpoints.append(checkpoint.read_bytes())
+        [file] = {*home.iterdir()} - {*files}
+        os.utime(file, (time.time() - age, time.time() - age))
+        files.append(file)
+    (home / "folder").mkdir()  # of somebody; it does not stop the removal
+    os.utime(home / "folder", (1, 1))
+    (home / ".0123.7.tmp").touch()
+    checkpoint.write_bytes(checkpoints[0])
+    assert not is_converted()
+    write_checkpoint(checkpoint, "inference.height=64")
+    assert is_converted()
+    kept = {path.name for path in home.iterdir()} - {"folder"}
+    assert files[0].name in kept and files[1].name not in kept and len(kept) == 2
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu"])
