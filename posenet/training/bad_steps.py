@@ -145,7 +145,7 @@ class BadStepPolicy:
         """Continue the counts and the history of a checkpoint; see ``restore_history``."""
         for key in ("bad_in_a_row", "good_since_roll_back"):
             count = state[key]
-            if not (type(count) is int and count >= 0 or (count is None and key == "good_since_roll_back")):
+            if not ((type(count) is int and count >= 0) or (count is None and key == "good_since_roll_back")):
                 raise ValueError(f"guard.{key} is {truncate_for_message(count)}")
             setattr(self, key, count)
         self.restore_history(state)
