@@ -80,28 +80,24 @@ class TrainingLoop:
             done = pluralize(progress.epoch, "epoch")
             _log.info("%s has completed %s; --epochs with a larger number continues it", run.folder.path, done)
             return self._result(finished=True)
-        while progress.epoch < num_epochs and not self._must_stop_early():
-            if not (self.train_one_epoch() and self.finish_epoch()):
-                self.save()
-                run.writer.finish()
-                self.report.stopped(self._has_done_max_steps())
-                return self._result(stopped=not self._has_done_max_steps())
+        is_complete = True
+        while is_complete and progress.epoch < num_epochs and not self._must_stop_early():
+            is_complete = self.train_one_epoch() and self.finish_epoch()
+        if not is_complete:
+            self.save()
         run.writer.finish()
+        if not is_complete:
+            self.report.stopped(self._has_done_max_steps())
+            return self._result(stopped=not self._has_done_max_steps())
         finished = progress.epoch >= num_epochs
-        scores = pluralize(progress.stale, "score")
-        why = (
-            f"Finished {pluralize(num_epochs, 'epoch')}"
-            if finished
-            else f"Stopped early after {scores} without a better one"
-        )
-        self.report.end(why)
+        self.report.end(finished)
         return self._result(finished=finished, stopped_early=not finished)
 
     def train_one_epoch(self) -> bool:
         """Train from the current step to the end of the epoch; return False if the run was stopped before that."""
         run, progress, steps = self.run, self.progress, self.run.batches.steps_per_epoch
         set_train_mode(run.model)
-        run.batches.meter.restart()
+        run.batches.restart_meter()
         with self.report.epoch_bar() as bar:
             while progress.step < steps:
                 batches = self._take_batches()
@@ -114,8 +110,7 @@ class TrainingLoop:
                 progress.count_step(result.loss)
                 self._react(result, batches)
                 self.report.step(bar, lr)
-        # If a save is due, it happens here, before the validation. The answer is not needed: a validation asks again.
-        self._vote()
+        self._vote()  # if a save is due, it happens here; a validation asks again whether to stop
         return True
 
     def _take_batches(self) -> list[Batch] | None:
@@ -238,9 +233,9 @@ class TrainingLoop:
         self._batch_norm.write(statistics)
         run.model.eval()
         scores: dict[str, Any] = {"val_loss": None}
-        if run.validation_loader is not None:
+        if run.validation_batches is not None:
             scores["val_loss"] = validation_loss(
-                run.wrapped_model, run.validation_loader, run.runtime, self.stop_requested
+                run.wrapped_model, run.validation_batches, run.runtime, self.stop_requested
             )
         if run.coco_validation and (epoch % settings.evaluate_every == 0 or epoch == settings.epochs):
             coco_scores, drawing = run.coco_validation(self.stop_requested)
@@ -256,10 +251,7 @@ class TrainingLoop:
         """
         if not self.run.runtime.is_main:
             return True
-        state = state_of(self.run)
-        if best and self.run.coco_validation is not None:
-            state["evaluation"] = self.run.coco_validation.evaluation
-        return self.run.writer.save(state, self.progress.total_steps, best)
+        return self.run.writer.save(state_of(self.run), self.progress.total_steps, best)
 
     def _save_before_failing(self) -> None:
         """Save the run before all ranks end with an error of the data. All ranks call this at the same step.

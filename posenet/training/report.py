@@ -110,7 +110,7 @@ class Report:
         if progress.total_steps % run.config.log.every_steps and progress.step < run.batches.steps_per_epoch:
             return
         loss = progress.mean_loss
-        speed = run.batches.meter.read()
+        speed = run.batches.read_speed()
         speed["samples_per_s"] *= run.runtime.world_size
         bar.set_postfix_str(
             f"loss {math.nan if loss is None else loss:.2f}, lr {lr:.1e}, "
@@ -166,14 +166,16 @@ class Report:
         position = f"step {progress.total_steps} (epoch {progress.epoch + 1})"
         _log.info("Stopped after %s, saved in %s; %s continues", position, self.run.folder.last, how)
 
-    def end(self, why: str) -> None:
+    def end(self, finished: bool) -> None:
         """Report why the run has ended, its best score, and the checkpoint to use."""
-        folder = self.run.folder
-        scores = [f"{name} {score:.4f}" for name, score in self.run.progress.best_score.items()]
+        run, progress, folder = self.run, self.run.progress, self.run.folder
+        early = f"Stopped early after {pluralize(progress.stale, 'score')} without a better one"
+        why = f"Finished {pluralize(run.config.train.epochs, 'epoch')}" if finished else early
+        scores = [f"{name} {score:.4f}" for name, score in progress.best_score.items()]
         best = f"Best {scores[0]}: {folder.best}" if scores else f"The weights: {folder.last}"
         command = f"posenet predict IMAGES --checkpoint {folder.best if scores else folder.last}"
-        if self.run.config.model.network:
-            command += f" --set model.network={self.run.config.model.network}"
+        if run.config.model.network:
+            command += f" --set model.network={run.config.model.network}"
         _log.info("%s. %s%s", why, best, f"; next: {command}" if self.says_next else "")
 
     def _memory(self) -> dict[str, float]:

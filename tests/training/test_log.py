@@ -19,7 +19,7 @@ import pytest
 from posenet import TrainingCallback
 from posenet.errors import DataError
 from posenet.settings import Config, LogConfig
-from posenet.training.log import DrawingFiles, JsonLines, SettingsFile, callbacks_of_run
+from posenet.training.log import RunFiles, callbacks_of_run
 from tests.helpers.run_logs import read_log
 from tests.helpers.tiny_training import ChangingRuntime, Recorder, Stores, coco_settings, multiply, train_tiny
 
@@ -94,7 +94,7 @@ def test_a_resumed_run_appends_to_its_logs_and_a_closed_one_receives_nothing(sto
 
 
 def test_numbers_that_are_not_finite_become_null(tmp_path: Path) -> None:
-    log = JsonLines()
+    log = RunFiles()
     log.on_start(Config(), tmp_path)
     log.on_step(3, {"loss": math.nan, "terms": [[1.0, math.inf]]})
     log.on_end()
@@ -136,7 +136,7 @@ def test_without_tensorboard_a_line_names_its_package_if_it_was_asked_for(
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with caplog.at_level(logging.INFO):
         logs = callbacks_of_run(LogConfig(tensorboard=asked_for))
-    assert [type(log) for log in logs] == [SettingsFile, JsonLines, DrawingFiles]
+    assert [type(log) for log in logs] == [RunFiles]
     packages = re.findall(r"pip install 'simplepose\[(\w+)\]'", caplog.text)
     assert packages == (["tensorboard"] if asked_for is True else [])
 

@@ -24,8 +24,8 @@ from posenet.checkpoints.file import read_checkpoint, write_checkpoint
 from posenet.data.store_list import open_data_sets
 from posenet.errors import CheckpointError, ConfigError
 from posenet.settings import Config, load_config
+from posenet.training.fingerprints import digest_of_validation
 from posenet.training.resume import config_of_run, find_checkpoint
-from posenet.training.run_data import digest_of_validation
 from posenet.training.run_settings import folder_of_run
 from tests.helpers.drawn_data import document, person, write_annotations, write_images
 from tests.helpers.process_groups import fork_ranks, run_in_processes
@@ -229,10 +229,10 @@ def test_a_resumed_run_keeps_its_settings_except_new_ones(
     whole = load_config(None, [*data_settings(stores), "model.stacks=1", "model.width=16", "model.growth=2"])
     caplog.set_level(logging.INFO)
 
-    def resumed(resume: bool | str, experiment: Config | str | None, *overrides: str, warmup: bool = False) -> Config:
+    def resumed(resume: bool | str, experiment: Config | str | None, *overrides: str) -> Config:
         folder = folder_of_run(experiment, overrides, resume)
         assert folder.resolve() == tmp_path / "run"
-        config = config_of_run(experiment, overrides, warmup, folder, find_checkpoint(folder, resume))
+        config = config_of_run(experiment, overrides, folder, find_checkpoint(folder, resume))
         assert config.checkpoint.path == str(folder)
         return config
 
@@ -247,7 +247,6 @@ def test_a_resumed_run_keeps_its_settings_except_new_ones(
     assert "train.weights is only for new runs; this one continues with the weights in run/last.pth" in caplog.text
     replaced = resumed("run", whole)
     assert replaced.train.batch_size == 4 and replaced.optim.lr == 1e-3  # a Config replaces all
-    assert resumed("run", None, "optim.warmup_epochs=0", warmup=True).optim.warmup_epochs == 1
     assert posenet.train(None, resume="run", max_steps=2, progress=False).steps == 2
 
 
