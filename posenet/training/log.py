@@ -83,19 +83,12 @@ class TrainingCallback:
 
 
 class CallbackList:
-    """Calls several callbacks in turn. At the end of its context, it ends those that were started, the last first."""
+    """Calls several callbacks in turn."""
 
     def __init__(self, callbacks: Sequence[TrainingCallback]) -> None:
-        self._callbacks = list(callbacks)
+        self._callbacks = callbacks
         self._started: list[TrainingCallback] = []
         self._warned: list[TrainingCallback] = []
-
-    def __enter__(self) -> CallbackList:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._started.reverse()
-        self.call("on_end")
 
     def start(self, config: Config, folder: Path) -> None:
         """Call ``on_start`` of each, up to the first that raises an exception."""
@@ -113,6 +106,11 @@ class CallbackList:
                     self._warned.append(callback)
                     name, reason = type(callback).__name__, f"{type(error).__name__}: {error}"
                     _log.warning("the callback %s failed, and training continues: %s", name, reason)
+
+    def end(self) -> None:
+        """End those that were started, the last first."""
+        self._started.reverse()
+        self.call("on_end")
 
 
 def callbacks_of_run(settings: LogConfig) -> list[TrainingCallback]:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from tqdm import tqdm
 
@@ -127,10 +126,6 @@ class Report:
         values = {"name": bad.name, "value": str(bad.value), "limit": bad.limit, "reason": bad.reason}
         self.callbacks.call("on_skip", step, values | {"image_ids": image_ids})
 
-    def drawing(self, epoch: int, image: np.ndarray) -> None:
-        """Report a sheet of drawings of a validation."""
-        self.callbacks.call("on_drawing", self.run.progress.total_steps, f"epoch_{epoch:04d}", image)
-
     def epoch(self, epoch: int, scores: dict[str, Any]) -> None:
         """Report the scores of an epoch, its losses, and what was wrong in it."""
         run, progress = self.run, self.run.progress
@@ -166,11 +161,12 @@ class Report:
         position = f"step {progress.total_steps} (epoch {progress.epoch + 1})"
         _log.info("Stopped after %s, saved in %s; %s continues", position, self.run.folder.last, how)
 
-    def end(self, finished: bool) -> None:
+    def end(self) -> None:
         """Report why the run has ended, its best score, and the checkpoint to use."""
         run, progress, folder = self.run, self.run.progress, self.run.folder
-        early = f"Stopped early after {pluralize(progress.stale, 'score')} without a better one"
-        why = f"Finished {pluralize(run.config.train.epochs, 'epoch')}" if finished else early
+        why = f"Stopped early after {pluralize(progress.stale, 'score')} without a better one"
+        if progress.epoch >= run.config.train.epochs:
+            why = f"Finished {pluralize(run.config.train.epochs, 'epoch')}"
         scores = [f"{name} {score:.4f}" for name, score in progress.best_score.items()]
         best = f"Best {scores[0]}: {folder.best}" if scores else f"The weights: {folder.last}"
         command = f"posenet predict IMAGES --checkpoint {folder.best if scores else folder.last}"

@@ -11,7 +11,7 @@ import functools
 import logging
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -29,7 +29,6 @@ from posenet.errors import ConfigError
 from posenet.images import write_image
 from posenet.messages import to_single_line
 from posenet.progress_bar import hide_progress
-from posenet.settings import TrainConfig
 from posenet.settings.heights import advise_on_height
 from posenet.training import from_annotations
 from posenet.training.find_annotations import are_annotations
@@ -171,7 +170,12 @@ def train(
         checkpoint = runtime.broadcast_object(runtime.run_on_main(lambda: find_checkpoint(folder, resume, restarted)))
         settings = runtime.run_on_all(lambda: config_of_run(config, pairs, folder, checkpoint))
         runtime.select_device(settings.train.device)
-        at_end.enter_context(_configured_pytorch(settings.train))
+        # All training batches have the same shape. The initial weights are drawn on the CPU, and nothing else draws
+        # from PyTorch's generators.
+        at_end.enter_context(torch.random.fork_rng(devices=[]))
+        at_end.enter_context(deterministic_algorithms(settings.train.deterministic))
+        at_end.enter_context(cudnn_flags(benchmark=True, tf32=settings.train.tf32))
+        torch.default_generator.manual_seed(settings.train.seed)
         _log.info("%s; %s", describe_training_mode(runtime.device, settings.train), describe_lr(settings, runtime))
         if advice := advise_on_devices(runtime, settings.train.device):
             _log.info(advice)
@@ -193,7 +197,7 @@ def train(
 
         # The files in the folder, which a run that is refused does not touch.
         status = runtime.run_on_main(lambda: at_end.enter_context(RunStatusFile(folder)))
-        at_end.enter_context(logs)
+        at_end.callback(logs.end)
 
         def open_files() -> None:
             open_text_log(folder)
@@ -225,19 +229,3 @@ def _draw_samples(run: Run) -> None:
         _log.warning("%s is not drawn: %s", path, to_single_line(str(error) or repr(error)))
     else:
         _log.info("Training samples with their labels: %s", path)
-
-
-@contextlib.contextmanager
-def _configured_pytorch(settings: TrainConfig) -> Iterator[None]:
-    """Within this context, PyTorch has the seed and the flags of the settings.
-
-    All training batches have the same shape. The initial weights are drawn on the CPU, and nothing else draws from
-    PyTorch's generators.
-    """
-    with (
-        torch.random.fork_rng(devices=[]),
-        deterministic_algorithms(settings.deterministic),
-        cudnn_flags(benchmark=True, tf32=settings.tf32),
-    ):
-        torch.default_generator.manual_seed(settings.seed)
-        yield

@@ -126,20 +126,6 @@ class CocoValidation:
         self.drawn_indices = frozenset(with_people[:: max(1, len(with_people) // max(num_drawn, 1))][:num_drawn])
         self.has_logged_readings = False
 
-    def _predictor_now(self) -> Predictor:
-        """The predictor of ``posenet evaluate`` with the weights that the network has now."""
-        network: nn.Module = self.network
-        if self.copy is not None:
-            self.copy.load_state_dict(self.network.state_dict())
-            network = FusedNetwork(self.copy)
-        return Predictor(
-            network,
-            self.config.inference,
-            skeleton=self.config.model.skeleton,
-            device=self.runtime.device,
-            min_score=0.0,
-        )
-
     @cudnn_flags(benchmark=False)  # the images have many shapes
     def __call__(self, stop_requested: Callable[[], bool]) -> tuple[dict[str, float], np.ndarray | None]:
         """Compute COCO's ten keypoint scores, "AP" first, and a contact sheet of drawings: (H, W, 3) uint8 BGR.
@@ -170,11 +156,17 @@ class CocoValidation:
 
         None if a stop is requested meanwhile.
         """
+        network: nn.Module = self.network
+        if self.copy is not None:
+            self.copy.load_state_dict(self.network.state_dict())
+            network = FusedNetwork(self.copy)
+        skeleton, device = self.config.model.skeleton, self.runtime.device
+        predictor = Predictor(network, self.config.inference, skeleton=skeleton, device=device, min_score=0.0)
         results: list[dict[str, Any]] = []
         readings: list[ImageReading] = []
         images = itertools.takewhile(lambda _: not stop_requested(), self.share)
         with (
-            contextlib.closing(predict_annotated_images(self._predictor_now(), images)) as predicted,
+            contextlib.closing(predict_annotated_images(predictor, images)) as predicted,
             progress_bar(title="predict", total=len(self.share)) as bar,
         ):
             for index, item in enumerate(predicted):
