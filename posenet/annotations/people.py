@@ -76,14 +76,14 @@ def read_annotations(
     """
     file = read_annotation_file(path, skeleton, folder=folder, exif_frame=exif_frame)
     file.adjustments.refuse(path)
-    columns = file.people
+    columns = file.columns
     rows = np.flatnonzero(columns.is_used)  # annotations whose category has the skeleton's keypoints
     image_rows = columns.image_rows[rows]
     rows = rows[np.argsort(image_rows, kind="stable")]
     people = People(
         ids=columns.ids[rows],
         keypoints=skeleton.to_network_order(columns.keypoints[rows]),  # with derived keypoints, such as COCO's neck
-        num_labelled=file.num_labelled[rows],
+        num_labelled=file.columns.num_labelled[rows],
         boxes=columns.boxes[rows].astype(np.float32),
         areas=columns.areas[rows].astype(np.float32),
         is_crowd=columns.is_crowd[rows],
@@ -130,13 +130,11 @@ def read_split(
     ``DataError`` if it cannot be read or has an error, has no images, lacks an image, or has annotations without
     keypoints alone.
     """
-    file = read_annotation_file(
-        path, skeleton, folder=folder, exif_frame=exif_frame, compares_files=False, required=["images"]
-    )
+    file = read_annotation_file(path, skeleton, folder=folder, exif_frame=exif_frame, compares_files=False)
     for adjustment in file.adjustments:
         if adjustment.code in _LOGGED or adjustment.kind == "left out":
             _log.warning("%s: %s", path, adjustment)
-    names_keypoints = any(category.keypoints for category in file.parsed_categories)
+    names_keypoints = any(category.keypoints for category in file.categories.parsed)
     file.adjustments.refuse(path, None if names_keypoints else _TEST_SET_CODES)
     images = file.images
     if image_ids is not None:
@@ -149,18 +147,18 @@ def read_split(
         images = [image_of_id[image_id] for image_id in dict.fromkeys(image_ids)]
     if not images:
         raise DataError(f"{path} lists no images; give a file with images and annotations")
-    used = np.flatnonzero(file.category_is_used).tolist() or list(range(len(file.categories)))
+    used = np.flatnonzero(file.categories.is_used).tolist() or list(range(len(file.categories.parsed)))
     if not used:
         return Split(images, 1, [], frozenset([1]))
-    ids, columns = file.category_ids, file.people
-    chosen = max(used, key=lambda row: file.parsed_categories[row].name == "person")
+    ids, columns = file.categories.ids, file.columns
+    chosen = max(used, key=lambda row: file.categories.parsed[row].name == "person")
     used = used if names_keypoints else [chosen]
     is_person = np.isin(columns.category_rows, used)
     if is_person.any() and not any(entry.get("keypoints") for entry in columns.entries):
         raise DataError(
             f"{path} has annotations without keypoints; give a file that has them, of COCO person_keypoints_*.json"
         )
-    num_labelled = file.num_labelled
+    num_labelled = file.columns.num_labelled
     people = [
         {
             "image_id": file.images[columns.image_rows[row]].id,

@@ -127,7 +127,6 @@ def _read(args: argparse.Namespace, drop: bool) -> AnnotationFile:
         opens_images=args.images is not None,
         drop=drop,
         measures_twins=True,
-        required=("images",),
     )
 
 
@@ -161,7 +160,7 @@ def _import(args: argparse.Namespace) -> None:
         frames = None if is_standard_output(path) else path.with_name(f"{path.stem}_frames")
         options = Options(args.images, split, args.keypoints, args.part, frames)
         content, folder, notes = read_source(format_, source, options)
-        file = read_annotation_file(args.source, folder=folder, required=("images",), document=content)
+        file = read_annotation_file(args.source, folder=folder, document=content)
         file.adjustments.refuse(args.source)
         images = [folder / image.file_name for image in file.images]
         check_outputs([path], [*images, *map(label_path, images)], overwrite=args.overwrite)
@@ -179,7 +178,7 @@ def _write_imported(output: Path, file: AnnotationFile, folder: Path, notes: tup
         return
     print_message(f"wrote {output}; its images are in {folder}", file=messages)
     words = ["lint", output, "--images", folder]
-    if file.parsed_categories[0].keypoints != COCO.file_names:
+    if file.categories.parsed[0].keypoints != COCO.file_names:
         words = ["skeleton", output, "--output", output.with_suffix(".toml")]
     print_message(f"next: {command_line('annotations', *words)}", file=messages)
 

@@ -207,7 +207,6 @@ def _normalise(plan: StorePlan, source: _Part, skeleton: Skeleton | None, warnin
         exif_frame=plan.exif_frame,
         opens_images=True,
         measures_twins=skeleton is not None and source.split == "train",
-        required=("images",),
         document=source.document,
     )
     said = file.adjustments

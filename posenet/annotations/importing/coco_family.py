@@ -50,7 +50,7 @@ def import_coco(source: Source, options: Options) -> ImportedAnnotations:
         DataError: the content is not that of a COCO file, has no such part, or its images are not found.
     """
     document, path, part = source.content, source.path, options.part
-    sections = select_sections(document, path, ["images"])
+    sections = select_sections(document, path)
     is_whole_body = any("face_kpts" in entry or "foot_kpts" in entry for entry in sections["annotations"])
     if part is not None and part not in PARTS:
         raise DataError(f"part={part} is none of {', '.join(PARTS)}; choose one of them")
@@ -112,7 +112,7 @@ def import_posetrack(source: Source, options: Options) -> ImportedAnnotations:
     """Read a folder with a file for each video as one set. Ids that two files have are numbered anew."""
     sections: dict[str, list[Entry]] = {"images": [], "annotations": [], "categories": []}
     for document in source.content.values():
-        own = select_sections(document, source.path, ["images"])
+        own = select_sections(document, source.path)
         if sections["categories"] and own["categories"] != sections["categories"]:
             raise DataError(f"the files of {source.path} have different categories; import each of them alone")
         sections["categories"] = own["categories"]
