@@ -19,7 +19,7 @@ import numpy as np
 from posenet.annotations.adjustments import Adjustments
 from posenet.annotations.outlines import Outline
 from posenet.errors import DataError
-from posenet.files import read_input, write_atomically
+from posenet.files import read_input
 from posenet.messages import pluralize
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton import noun_of
@@ -224,14 +224,6 @@ def remedy_for_format(path: str | Path) -> str:
     if suffix in (".yaml", ".yml", ".xml", ".csv", ".mat", ".slp", ".nwb"):
         return f"convert other formats with posenet annotations import {path} --output train.json"
     return "unpack it, and give a file in it; CVAT exports one as COCO Keypoints 1.0" if suffix == ".zip" else ""
-
-
-def write_output(path: Path, text: str) -> None:
-    """Write a file completely or not at all; ``DataError`` if that fails."""
-    try:
-        write_atomically(path, text.encode())
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror or error}; choose another output") from error
 
 
 def describe_counts(document: Mapping[str, list[Entry]]) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from posenet.annotations.coco import Entry, select_sections
-from posenet.annotations.image_files import ImageFiles
+from posenet.annotations.image_files import find_images_near
 from posenet.annotations.importing.imported import ImportedAnnotations, Options, Source, readable, shape_of
 from posenet.errors import DataError
 from posenet.skeleton import COCO
@@ -131,17 +131,15 @@ def _locate(listed: Sequence[Entry], path: Path, images: str | Path | None) -> t
 
     Names stay as they are where they are right below some folder; else they are found by the ends of their paths.
     """
-    files = ImageFiles.near(path, images)
     names = [image["file_name"] for image in listed if isinstance(image.get("file_name"), str)]
-    if images is not None and any((files.folder / name).is_file() for name in names[:100] if len(name) < 4096):
-        return files.folder, list(listed)
-    found, _ = files.require(names, path)
+    files, found = find_images_near(path, images, names)
     bases = {_base(file, name) for name, file in found.items()}
-    if len(bases) == 1 and (base := bases.pop()) is not None:
+    base = bases.pop()
+    if base is not None and not bases:
         return base, list(listed)
-    renamed = {name: file.relative_to(files.folder).as_posix() for name, file in found.items()}
+    renamed: dict[Any, str] = {name: file.relative_to(files.folder).as_posix() for name, file in found.items()}
     return files.folder, [
-        image | {"file_name": renamed.get(name, name)} if isinstance(name := image.get("file_name"), str) else image
+        image | {"file_name": renamed[name]} if (name := str(image.get("file_name"))) in renamed else image
         for image in listed
     ]
 
