@@ -43,17 +43,13 @@ MAX_PIXELS = 2**28
 """The largest size of an image, 16384 x 16384 or another shape with as many pixels."""
 ORIENTED_FORMATS = frozenset(("JPEG", "MPO", "PNG", "WEBP"))
 """The formats with two frames. Decoders of TIFF, HEIC and AVIF files turn the pixels always or never."""
-
 FORMATS_WITH_SEVERAL_IMAGES = frozenset(["AVIF", "GIF", "PNG", "TIFF", "WEBP"])
 """Pillow's names of formats whose files may be animations or have several pages."""
-
 _REDUCED_PAGE = 1
 """The bit of a field of TIFF that says that a page is a small copy of another one."""
 _JPEG_START = b"\xff\xd8"
 _JPEG_END = b"\xff\xd9"
 _JPEG_SCAN = b"\xff\xda"
-_HEIF_BRANDS = frozenset(b"avif avis heic heix heim heis hevc hevx mif1 msf1".split())
-"""The kinds of HEIC and AVIF files, which they state after ``ftyp`` (ISO/IEC 23008-12)."""
 _BIT_DEPTHS = (8, 10, 12, 16)
 """How many of 16 bits are taken to be in use. Data of 14 bits are only somewhat dark, as photographs may be."""
 _JPEG_PADDING = 64
@@ -200,11 +196,10 @@ def _data_errors(path: str | Path) -> Iterator[None]:
 
 def parse_header(data: np.ndarray) -> ImageHeader:
     """Read the size and the orientation from the (N,) uint8 bytes of an image file; ``ValueError`` if it is none."""
-    header = _parse_opened_header(io.BytesIO(data.data))
-    if header is None:
-        height, width = _decode(data).shape[:2]
-        header = ImageHeader(height, width, 1)
-    return header
+    if header := _parse_opened_header(io.BytesIO(data.data)):
+        return header
+    height, width, _ = _decode(data).shape
+    return ImageHeader(height, width, 1)
 
 
 def _parse_opened_header(file: BinaryIO) -> ImageHeader | None:
@@ -369,7 +364,7 @@ def _decode(data: np.ndarray, reduction: int = 1) -> np.ndarray:
     """Decode the pixels as stored; those of HEIC, AVIF and TIFF files as displayed, which is their only frame here."""
     if not len(data):
         raise ValueError("is empty (0 bytes); copy it or download it again")
-    if data[4:8].tobytes() == b"ftyp" and data[8:12].tobytes() in _HEIF_BRANDS:
+    if data[4:8].tobytes() == b"ftyp":
         return _decode_heif(data)
     if is_jpeg(data):
         data = _with_jpeg_end(data)
