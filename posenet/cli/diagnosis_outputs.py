@@ -9,10 +9,9 @@ from typing import TextIO
 
 import posenet
 from posenet.cli.logging_setup import print_message
-from posenet.diagnosis.diagnose import Diagnosis
+from posenet.diagnosis.diagnose import DIAGNOSIS_FILE, Diagnosis, write_diagnosis_file
 from posenet.diagnosis.error_kinds import TEXTS
-from posenet.diagnosis.json_file import DIAGNOSIS_FILE, write_diagnosis_file
-from posenet.diagnosis.report import REPORT_FILE, write_report
+from posenet.diagnosis.report.page import REPORT_FILE, write_report
 from posenet.messages import pluralize, to_single_line
 
 
@@ -42,9 +41,10 @@ def write_diagnosis(
 def _summarize(diagnosis: Diagnosis) -> str:
     """What costs the AP, as a few lines."""
     counts, skeleton = diagnosis.counts, diagnosis.matched.skeleton
+    missed = skeleton.count(diagnosis.missed_by_threshold[0], "missed")
     lines = [
         f"{diagnosis.name}: AP {diagnosis.ap:.3f}; {skeleton.count(diagnosis.num_people)}, "
-        f"{skeleton.count(diagnosis.missed, 'missed')} at OKS 0.5, {pluralize(diagnosis.num_results, 'result')}",
+        f"{missed} at OKS 0.5, {pluralize(diagnosis.num_results, 'result')}",
         f"  {pluralize(sum(counts.values()), 'keypoint')} compared: "
         + ", ".join(f"{count} {_name(kind)}" for kind, count in counts.items()),
         "  AP gained by correcting "

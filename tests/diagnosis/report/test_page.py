@@ -14,8 +14,8 @@ import cv2
 import numpy as np
 import pytest
 
-from posenet.diagnosis.report import tiles, write_report
-from posenet.diagnosis.report.filters import NOTHING, format_ap, format_gain, format_share, pluralize
+from posenet.diagnosis.report import tiles
+from posenet.diagnosis.report.page import NOTHING, format_ap, format_gain, format_share, pluralize, write_report
 from posenet.diagnosis.report.tiles import image_losses
 from posenet.skeleton import COCO
 from tests.helpers.diagnoses import HEIGHT, WIDTH, diagnose_data, make_result, small_data, small_diagnosis
