@@ -26,6 +26,7 @@ from posenet.diagnosis.error_kinds import (
 )
 from posenet.diagnosis.report.tiles import make_tiles
 from posenet.files import write_atomically
+from posenet.skeleton.skeleton import noun_of
 
 REPORT_FILE = "report.html"
 STAGES = ("ap", *CORRECTIONS, "inexact")
@@ -63,7 +64,7 @@ def write_report(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= FILTERS
+    environment.filters |= FILTERS | {"people": lambda count: f"{count:,} {noun_of(count, skeleton.category)}"}
     style, script = (Markup(loader.get_source(environment, name)[0]) for name in ("style.css", "gallery.js"))
     costs = _costs(diagnosis)
     page = environment.get_template("page.html").render(
@@ -98,7 +99,7 @@ def _costs(diagnosis: Diagnosis) -> list[dict[str, Any]]:
     aps = [average_precision(curves) for curves in diagnosis.precision.values()]
     alone = [average_precision(curves) - diagnosis.ap for curves in diagnosis.alone_precision.values()]
     alone[-1] -= alone[-2]  # inexact: all who are missed but those missed at OKS 0.50
-    people = diagnosis.matched.skeleton.noun(diagnosis.num_people)
+    people = noun_of(diagnosis.num_people, diagnosis.matched.skeleton.category)
     missed = diagnosis.missed_by_threshold
     found = {kind: pluralize(count, "keypoint") for kind, count in diagnosis.counts.items()} | {
         "score": NOTHING,
@@ -132,9 +133,9 @@ def format_share(value: float) -> str:
     return "<0.1 %" if 0 < value < 0.001 else f"{100 * value:.1f} %"
 
 
-def pluralize(count: int, noun: str, plural: str = "") -> str:
+def pluralize(count: int, noun: str) -> str:
     """``1,234 images``, with a separator of thousands."""
-    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _percent(value: float) -> str:
