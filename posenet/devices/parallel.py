@@ -186,7 +186,7 @@ class DistributedRuntime(Runtime):
 
     def convert_sync_batch_norm(self, network: nn.Module) -> nn.Module:
         if self.device.type == "cpu":
-            return GroupBatchNorm2d.convert(network)
+            return GroupBatchNorm2d.convert(network, self._device_group)
         convert: Any = nn.SyncBatchNorm.convert_sync_batchnorm
         return cast(nn.Module, convert(network, self._device_group))
 
@@ -209,6 +209,8 @@ class DistributedRuntime(Runtime):
         return values
 
     def broadcast_object(self, value: Any) -> Any:
+        if self.world_size == 1:
+            return value  # PyTorch would pickle it, which takes twice its memory
         message = [value]
         dist.broadcast_object_list(message, src=0, group=self._group)
         return message[0]
