@@ -7,7 +7,6 @@ import functools
 import logging
 import os
 import socket
-import time
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any, cast
@@ -153,7 +152,7 @@ class DistributedRuntime(Runtime):
         info = RankInfo()
         if dist.is_initialized():
             new_group = functools.partial(dist.new_group, backend="gloo", timeout=self._timeout)
-            self._group = call_within(time.monotonic() + seconds, new_group, "the processes did not form a group")
+            self._group = call_within(seconds, new_group, "the processes did not form a group")
         else:
             info = rank_info(os.environ)
             join_processes(info, self._timeout, seconds)

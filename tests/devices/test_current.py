@@ -17,10 +17,9 @@ import torch.distributed as dist
 from torch import nn
 
 import posenet
-from posenet.devices.current import join_ranks, run_in_all_processes
 from posenet.devices.launch import LAUNCHERS
 from posenet.devices.parallel import DistributedRuntime
-from posenet.devices.ranks import Ranks
+from posenet.devices.ranks import Ranks, join_ranks, run_in_all_processes
 from posenet.errors import ConfigError
 from tests.helpers.process_groups import fork_ranks
 from tests.helpers.process_runs import fork_process, wait_for_exit
