@@ -201,13 +201,6 @@ def test_a_second_start_learns_first_of_all_that_the_folder_is_in_use(
     assert not list(tmp_path.glob("run/*.pth"))
 
 
-def test_a_checkpoint_of_another_folder_is_named_where_there_is_a_run_already(train: Train) -> None:
-    assert train("-p", "first", "--max-steps", "1")[0] == train("-p", "second", "--max-steps", "1")[0] == 0
-    status, error = train("-p", "second", "--resume", "first/last.pth")
-    assert status == 2
-    assert "second contains another run than first/last.pth" in error
-
-
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGINT])
 def test_scripts_can_tell_a_run_that_a_signal_stopped_from_a_finished_one(
     train: Train, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
@@ -225,13 +218,6 @@ def test_scripts_can_tell_a_run_that_a_signal_stopped_from_a_finished_one(
     assert run_status() == "stopped"
     assert train("-p", "run", "--resume")[0] == 0
     assert run_status() == "finished"
-
-
-def test_stores_that_share_images_are_refused_unless_allowed(train: Train, stores: Stores) -> None:
-    same_store = f"data.val={stores['train']}"
-    status, error = train("-p", "run", "--set", same_store)
-    assert status == 2 and "data.allow_overlap" in error
-    assert train("-p", "run", "--max-steps", "1", "--set", same_store, "data.allow_overlap=true")[0] == 0
 
 
 @pytest.mark.parametrize("tool", ["train", "train-parallel"])

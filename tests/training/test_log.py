@@ -160,3 +160,14 @@ def test_curves_are_drawn_also_without_a_validation(
     (tmp_path / "blocked" / "curves.png").mkdir(parents=True)
     assert train_tiny(settings[0], tmp_path / "blocked", *settings[1:]).finished
     assert "the callback Curves failed" in (tmp_path / "blocked" / "log.txt").read_text()
+
+
+def test_samples_are_drawn_before_the_first_step_and_a_drawing_that_fails_ends_no_run(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train_tiny(stores, tmp_path / "run", max_steps=1)
+    drawing = cv2.imread(str(tmp_path / "run" / "samples.jpg"))
+    assert drawing is not None and len(np.unique(drawing)) > 50
+    monkeypatch.setattr("posenet.training.train.sheet_of_samples", Mock(side_effect=ZeroDivisionError("no drawing")))
+    assert train_tiny(stores, tmp_path / "failed", max_steps=1).steps == 1
+    assert "no drawing" in (tmp_path / "failed" / "log.txt").read_text()
