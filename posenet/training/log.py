@@ -9,7 +9,7 @@ import logging
 import logging.handlers
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -80,37 +80,6 @@ class TrainingCallback:
 
     def on_end(self) -> None:
         """The run has ended or was stopped, also by an error. Called if ``on_start`` returned."""
-
-
-class CallbackList:
-    """Calls several callbacks in turn."""
-
-    def __init__(self, callbacks: Sequence[TrainingCallback]) -> None:
-        self._callbacks = callbacks
-        self._started: list[TrainingCallback] = []
-        self._warned: list[TrainingCallback] = []
-
-    def start(self, config: Config, folder: Path) -> None:
-        """Call ``on_start`` of each, up to the first that raises an exception."""
-        for callback in self._callbacks:
-            callback.on_start(config, folder)
-            self._started.append(callback)
-
-    def call(self, method: str, *args: Any) -> None:
-        """Call another method of each; warn of the first exception of each."""
-        for callback in self._started:
-            try:
-                getattr(callback, method)(*args)
-            except Exception as error:  # the code of a user can raise anything
-                if callback not in self._warned:
-                    self._warned.append(callback)
-                    name, reason = type(callback).__name__, f"{type(error).__name__}: {error}"
-                    _log.warning("the callback %s failed, and training continues: %s", name, reason)
-
-    def end(self) -> None:
-        """End those that were started, the last first."""
-        self._started.reverse()
-        self.call("on_end")
 
 
 def callbacks_of_run(settings: LogConfig) -> list[TrainingCallback]:

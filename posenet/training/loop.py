@@ -248,7 +248,7 @@ class TrainingLoop:
             scores |= coco_scores
             if drawing is not None:
                 name = f"epoch_{epoch:04d}"
-                self.report.callbacks.call("on_drawing", self.progress.total_steps, name, drawing)
+                self.report.call("on_drawing", self.progress.total_steps, name, drawing)
         return scores
 
     def save(self, best: bool = False) -> bool:

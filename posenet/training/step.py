@@ -117,8 +117,9 @@ class ModelWithLoss(nn.Module):
         terms = self.loss(predictions, target, mask)
         if not isinstance(terms, Tensor) or terms.shape[:1] != images.shape[:1]:
             found = f"the shape {tuple(terms.shape)}" if isinstance(terms, Tensor) else f"a {type(terms).__name__}"
+            name = getattr(self.loss, "__name__", type(self.loss).__name__)
             raise ConfigError(
-                f"loss.function returns {found} for {len(images)} images; let it return a tensor of shape "
+                f"the loss {name} returns {found} for {len(images)} images; let it return a tensor of shape "
                 f"({len(images)},), a value for each image, or ({len(images)}, ...), terms of which it is the sum"
             )
         return terms.float()

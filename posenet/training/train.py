@@ -34,14 +34,13 @@ from posenet.training import from_annotations
 from posenet.training.find_annotations import are_annotations
 from posenet.training.log import (
     SAMPLES_FILE,
-    CallbackList,
     TrainingCallback,
     callbacks_of_run,
     refuse_files_of_others,
     text_log,
 )
 from posenet.training.loop import TrainingLoop, TrainingResult
-from posenet.training.report import Report, advise_on_devices, advise_on_network, describe_lr, describe_run
+from posenet.training.report import Report, advise_on_devices, advise_on_network, describe_lr
 from posenet.training.resume import config_of_run, find_checkpoint, is_last, restore_run
 from posenet.training.run import Run
 from posenet.training.run_settings import Experiment, folder_of_run, with_settings
@@ -185,9 +184,9 @@ def train(
         # The parts.
         run = Run(settings, runtime, folder, checkpoint is None, max_steps)
         at_end.callback(run.close)
-        logs = CallbackList(runtime.run_on_main(lambda: [*callbacks_of_run(settings.log), *callbacks]) or [])
-        for line in describe_run(run):
-            _log.info(line)
+        own_logs = runtime.run_on_main(lambda: callbacks_of_run(settings.log)) or []
+        report = Report(run, [*own_logs, *callbacks] if runtime.is_main else [], says_next=data is None)
+        report.describe_run()
         network_advice = advise_on_network(run) if checkpoint is None else ""
         for advice in filter(None, (network_advice, advise_on_height(settings))):
             _log.warning(advice)
@@ -197,17 +196,17 @@ def train(
 
         # The files in the folder, which a run that is refused does not touch.
         status = runtime.run_on_main(lambda: at_end.enter_context(RunStatusFile(folder)))
-        at_end.callback(logs.end)
+        at_end.callback(report.close)
 
         def open_files() -> None:
             open_text_log(folder)
-            logs.start(settings, folder)
+            report.start()
             _draw_samples(run)
 
         runtime.run_on_main(open_files)
 
         # The loops over epochs and steps.
-        loop = TrainingLoop(run, Report(run, logs, says_next=data is None), stop_requested, max_steps)
+        loop = TrainingLoop(run, report, stop_requested, max_steps)
         if checkpoint is not None and not is_last(run, checkpoint[0]):
             loop.save()  # from now on, --resume continues this run, not another one of the folder
         checkpoint = None  # free the memory
