@@ -103,5 +103,4 @@ def config_of_new_run(experiment: Experiment, overrides: Sequence[str]) -> Confi
 
 
 def with_settings(config: Config, section: str, **values: Any) -> Config:
-    """The settings with other values in one section."""
     return dataclasses.replace(config, **{section: dataclasses.replace(getattr(config, section), **values)})
