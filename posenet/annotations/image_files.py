@@ -90,7 +90,7 @@ class ImageFiles:
             reason = f"no folder in {self.folder} has"
             if len(several) == 2:
                 reason = f"{several[0].parent} and {several[1].parent} both have"
-            such = f", such as {first}" if first else ""
+            such = f", such as {first[:100]}" if first else ""
             raise DataError(f"{reason} the images of {source}{such}; name the folder with images=DIR")
         order = dict.fromkeys(names)
         return {name: files[name] for name in order if name in files}, [name for name in order if name not in files]

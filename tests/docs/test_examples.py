@@ -43,7 +43,6 @@ from tests.helpers.other_formats import (
     write_crowdpose,
     write_cvat,
     write_cvat_xml,
-    write_label_studio_coco,
     write_label_studio_json,
     write_labelme,
     write_lsp_extended,
@@ -278,6 +277,8 @@ def write_exports() -> None:
     content = read_document(Path("data/demo/coco/annotations/person_keypoints_train2017.json"))
     for name in ("cvat", "label_studio", "label_studio_coco"):
         Path("data", name).mkdir()
+    shutil.copytree(images, "data/label_studio_coco/images")
+    Path("data/label_studio_coco/result.json").write_text(json.dumps(content), encoding="utf-8")
     write_yolo_pose(Path("data/yolo"), images, content)
     write_cvat_xml(Path("data/cvat"), images, content)
     write_cvat(Path("data/cvat"), images, content)
@@ -286,7 +287,6 @@ def write_exports() -> None:
     write_crowdpose(Path("data/crowdpose"), images, content)
     write_lsp_extended(Path("data/lspet"), images, content, count=25)
     write_label_studio_json(Path("data/label_studio"), images, content)
-    write_label_studio_coco(Path("data/label_studio_coco"), images, content)
 
 
 def write_weights() -> None:

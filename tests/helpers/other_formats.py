@@ -375,40 +375,6 @@ def _named_points(entry: Document, content: Document) -> dict[str, tuple[float, 
     return dict(zip(names, zip(*(entry["keypoints"][start::3] for start in range(3)))))
 
 
-def write_label_studio_coco(root: Path, images: Path, content: Document, prefix: str = "images/") -> Path:
-    """The COCO export of Label Studio: result.json and images/.
-
-    Ids begin at 0, coordinates are rounded, and there is neither area nor segmentation. All keypoints of an image are
-    in one annotation; rectangles are annotations of a category of their own.
-    """
-    shutil.copytree(images, root / "images")
-    names = content["categories"][0]["keypoints"]
-    points = {"id": 1, "name": "default", "supercategory": "default", "keypoints": names, "skeleton": []}
-    annotations: list[Document] = []
-    exported: Document = {
-        "images": [],
-        "categories": [{"id": 0, "name": "body"}, points],
-        "annotations": annotations,
-        "info": {"year": 2026, "version": "1.0", "description": "", "contributor": "Label Studio", "url": ""},
-    }
-    for number, image in enumerate(content["images"]):
-        size = {key: image[key] for key in ("width", "height")}
-        exported["images"].append({**size, "id": number, "file_name": prefix + image["file_name"]})
-        merged = np.zeros((len(names), 3))
-        for entry in annotations_of(image, content):
-            box = entry["bbox"]
-            rectangle = {"segmentation": [], "bbox": box, "ignore": 0, "iscrowd": 0, "area": box[2] * box[3]}
-            annotations.append({"id": len(annotations), "image_id": number, "category_id": 0, **rectangle})
-            own = np.reshape(entry["keypoints"], (-1, 3)).round()
-            merged = np.where(own[:, 2:] > 0, np.c_[own[:, :2], np.full(len(names), 2)], merged)
-        if merged.any():
-            ids = {"id": len(annotations), "image_id": number, "category_id": 1}
-            annotations.append(ids | _boxed({"keypoints": merged}))
-    path = root / "result.json"
-    path.write_text(json.dumps(exported, indent=2))
-    return path
-
-
 def write_label_studio_json(root: Path, images: Path, content: Document, parents: bool = True) -> Path:
     """The JSON export of Label Studio: a list of tasks; the images are copied without the prefix of the upload."""
     shutil.copytree(images, root / "images")
