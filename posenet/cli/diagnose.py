@@ -12,10 +12,9 @@ import posenet
 from posenet.annotations.coco import list_image_files
 from posenet.cli.logging_setup import print_message
 from posenet.cli.options import add_overwrite_option, input_files
-from posenet.diagnosis.diagnose import Diagnosis, diagnose
+from posenet.diagnosis.diagnose import DIAGNOSIS_FILE, Diagnosis, diagnose, write_diagnosis_file
 from posenet.diagnosis.error_kinds import TEXTS
-from posenet.diagnosis.json_file import DIAGNOSIS_FILE, write_diagnosis_file
-from posenet.diagnosis.report import REPORT_FILE, write_report
+from posenet.diagnosis.report.page import REPORT_FILE, write_report
 from posenet.files import check_outputs
 from posenet.images import require_image_folder
 from posenet.messages import pluralize, to_single_line
@@ -71,9 +70,10 @@ def _summarize(diagnosis: Diagnosis) -> str:
     # On the page, the last correction is split into missed people and inexact results.
     labels = {kind: text.label.lower() for kind, text in TEXTS.items()} | {"missed": "missed or inexact"}
     counts, skeleton = diagnosis.counts, diagnosis.matched.skeleton
+    missed = skeleton.count(diagnosis.missed_by_threshold[0], "missed")
     lines = [
         f"{diagnosis.name}: AP {diagnosis.ap:.3f}; {skeleton.count(diagnosis.num_people)}, "
-        f"{skeleton.count(diagnosis.missed, 'missed')} at OKS 0.5, {pluralize(diagnosis.num_results, 'result')}",
+        f"{missed} at OKS 0.5, {pluralize(diagnosis.num_results, 'result')}",
         f"  {pluralize(sum(counts.values()), 'keypoint')} compared: "
         + ", ".join(f"{count} {labels[kind]}" for kind, count in counts.items()),
         "  AP gained by correcting "

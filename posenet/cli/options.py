@@ -129,6 +129,14 @@ def key_and_value(text: str) -> str:
     return text
 
 
+def scale(text: str) -> float:
+    """Argument type: an inference scale."""
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a scale; inputs come first") from None
+
+
 def _number(kind: type[int] | type[float], low: float, high: float = math.inf) -> Callable[[str], float]:
     """Argument type: a number from ``low`` to ``high``."""
 

@@ -18,8 +18,7 @@ import numpy as np
 
 from posenet.annotations.coco import CocoImage, list_image_files
 from posenet.annotations.people import Split, read_split
-from posenet.devices.current import run_in_all_processes
-from posenet.devices.ranks import SHARE_TIMEOUT_MINUTES, Ranks
+from posenet.devices.ranks import SHARE_TIMEOUT_MINUTES, Ranks, run_in_all_processes
 from posenet.errors import ConfigError, DataError
 from posenet.files import check_outputs, write_atomically
 from posenet.images import check_proportions, read_image
