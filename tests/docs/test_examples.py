@@ -45,7 +45,7 @@ from tests.helpers.other_formats import (
     write_cvat_xml,
     write_label_studio_json,
     write_labelme,
-    write_lsp_extended,
+    write_lsp,
     write_mpii,
     write_yolo_pose,
 )
@@ -285,7 +285,7 @@ def write_exports() -> None:
     write_labelme(Path("data/labelme"), images, content)
     write_mpii(Path("data/mpii"), images, content)
     write_crowdpose(Path("data/crowdpose"), images, content)
-    write_lsp_extended(Path("data/lspet"), images, content, count=25)
+    write_lsp(Path("data/lspet"), images, content, count=25)
     write_label_studio_json(Path("data/label_studio"), images, content)
 
 
