@@ -171,9 +171,8 @@ def test_pil_images_of_every_mode_keep_their_colours(mode: str) -> None:
 @pytest.mark.parametrize(
     "image, message",
     [
-        (np.zeros((4, 6, 3), np.float32), r"not float32; give \(image \* 255\).astype"),
-        (np.full((4, 6, 3), 255.0), r"not float64; give image.astype"),
-        (np.full((4, 6, 3), 200), r"not int64; give image.astype"),
+        (np.full((4, 6, 3), 255.0), r"not float64; give image.astype.* or \(image \* 255\)"),
+        (np.full((4, 6, 3), 200), "not int64"),
         (np.full((4, 6, 3), "a"), "not <U1"),
         (np.zeros((4, 6), bool), "not bool"),
         (np.zeros((2, 40, 60, 3), np.uint8), r"shape \(2, 40, 60, 3\); .*stream\(images\)"),
