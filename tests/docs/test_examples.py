@@ -70,15 +70,8 @@ NOT_RUN = {
 TINY_NETWORK = ["model.stacks=1", "model.width=16", "model.growth=2"]
 SMALL = ["--set", *TINY_NETWORK, "inference.height=64"]
 SHORT_TRAINING = [
-    "--max-steps",
-    "12",
-    *SMALL,
-    "train.epochs=1",
-    "train.input_size=64",
-    "train.batch_size=2",
-    "train.channels_last=false",
-    "data.workers=0",
-    "log.tensorboard=false",
+    *("--max-steps", "12", *SMALL, "train.epochs=1", "train.input_size=64", "train.batch_size=2"),
+    *("train.channels_last=false", "data.workers=0", "log.tensorboard=false"),
 ]
 SHORTER = {
     "train": SHORT_TRAINING,
