@@ -7,10 +7,11 @@ Coordinates are pixels of the annotated size, in the displayed frame (see ``upri
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -155,6 +156,15 @@ class AnnotationFile:
         """(A, 2) int64 height, width of the image of every annotation."""
         sizes = np.array([(image.height, image.width) for image in self.images], np.int64).reshape(-1, 2)
         return np.asarray(sizes[self.columns.image_rows])
+
+    def select(self, is_kept: Mask) -> AnnotationFile:
+        """The part with some of the rows of images."""
+        columns = self.columns.select(is_kept[self.columns.image_rows])
+        columns.image_rows = np.cumsum(is_kept)[columns.image_rows] - 1
+        images = list(itertools.compress(self.images, is_kept))
+        return replace(
+            self, images=images, image_entries=list(itertools.compress(self.image_entries, is_kept)), columns=columns
+        )
 
     def groups_of_names(self) -> dict[Names, Mask]:
         """For every list of keypoint names of the used categories: the (A,) bool of the annotations that have it."""

@@ -85,18 +85,16 @@ def read_annotation_file(
     columns = turn_upright(images, columns, said)
     columns = merge_copies(images, columns, compares_files, said)
     _leave_out_emptied(images, entries, columns, said)
-    kept = np.flatnonzero(images.is_kept).tolist()
-    columns.image_rows = np.cumsum(images.is_kept)[columns.image_rows] - 1
     file = AnnotationFile(
         path=path,
         others={key: value for key, value in document.items() if key not in SECTIONS},
         skeleton=skeleton,
-        images=[CocoImage(images.ids[row], images.names[row], *images.sizes[row].tolist()) for row in kept],
-        image_entries=[images.entries[row] for row in kept],
+        images=[CocoImage(*row) for row in zip(images.ids, images.names, *images.sizes.T.tolist())],
+        image_entries=images.entries,
         categories=categories,
         columns=columns,
         adjustments=said,
-    )
+    ).select(images.is_kept)
     try:
         from posenet.annotations.checks.plausibility import find_suspicious
     except ModuleNotFoundError:  # a part of the package that may be left out
