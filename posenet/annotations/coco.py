@@ -120,9 +120,14 @@ class AnnotationColumns:
         return np.asarray(self.is_labelled.sum(axis=1))
 
     @property
+    def is_object(self) -> Mask:
+        """(A,) bool: used, not a crowd."""
+        return self.is_used & ~self.is_crowd
+
+    @property
     def is_labelled_person(self) -> Mask:
         """(A,) bool: used, not a crowd, with labelled keypoints."""
-        return self.is_used & ~self.is_crowd & (self.num_labelled > 0)
+        return self.is_object & (self.num_labelled > 0)
 
     def select(self, is_kept: Mask) -> AnnotationColumns:
         """Some of the rows."""

@@ -74,7 +74,9 @@ def read_annotation_file(
     images = read_images(sections["images"], None if folder is None else Path(folder), exif_frame, said)
     annotated = {canonical_id(entry.get("image_id")) for entry in sections["annotations"]}
     find_frames(images, annotated, exif_frame, said)
-    _leave_out_unlabelled_frames(images, said)
+    is_unlabelled = np.array([entry.get("is_labeled") is False for entry in images.entries], bool) & images.is_kept
+    said.add_rows("left out", "unlabelled-frame", is_unlabelled, images.names)
+    images.is_kept &= ~is_unlabelled
     if opens_images:
         check_files(images, said)
     categories = read_categories(sections["categories"], sections["annotations"], skeleton, said)
@@ -101,12 +103,6 @@ def read_annotation_file(
         return file
     find_suspicious(file, measures_twins)
     return file
-
-
-def _leave_out_unlabelled_frames(images: Images, said: Adjustments) -> None:
-    is_unlabelled = np.array([entry.get("is_labeled") is False for entry in images.entries], bool) & images.is_kept
-    said.add_rows("left out", "unlabelled-frame", is_unlabelled, images.names)
-    images.is_kept &= ~is_unlabelled
 
 
 def _leave_out_emptied(images: Images, entries: Sequence[Entry], columns: AnnotationColumns, said: Adjustments) -> None:
