@@ -176,11 +176,10 @@ OTHER_FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "text": (lambda path: path.write_text("not a store\n" * 99), "not an HDF5 file"),
     "layout without checksums": (old_layout, "layout with checksums"),
     "never finished": (with_file(lambda file: file.attrs.pop("format")), "never finished"),
-    "newer schema": (with_file(lambda file: file.attrs.update(schema=99)), "schema 99, .*; update posenet"),
+    "newer schema": (with_file(lambda file: file.attrs.update(schema=99)), "schema 99 of a later version"),
     "older schema": (
         with_file(lambda file: file.attrs.update(schema=5)),
-        r"schema 5 of an earlier version; build it again: posenet build-hdf5 --images DIR --annotations JSON --output "
-        r".*tiny.h5 --overwrite",
+        r"schema 5 of an earlier version; build it again: posenet build-hdf5 .*--output .*tiny.h5 --overwrite",
     ),
     "group for an array": (with_file(lambda file: (file.pop("record"), file.create_group("record"))), "cannot be used"),
     "external link": (replace("person", h5py.ExternalLink("elsewhere.h5", "person")), "cannot be used as a store"),
@@ -196,7 +195,7 @@ def test_other_files_are_refused_in_one_line_with_a_remedy(path: Path, name: str
         Store(path)
     message = str(caught.value)
     assert str(path) in message and "\n" not in message
-    assert "posenet build-hdf5" in message or "update posenet" in message
+    assert "posenet build-hdf5" in message
 
 
 def test_a_store_that_is_closed_is_not_read(path: Path) -> None:
