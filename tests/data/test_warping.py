@@ -47,7 +47,7 @@ def centroid(weights: np.ndarray) -> np.ndarray:
     return np.array([(x * weights).sum(), (y * weights).sum()]) / weights.sum()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_image_mask_and_joints_of_one_lit_pixel_agree(seed: int) -> None:
     rng = np.random.default_rng(seed)
     config = AugmentConfig(jitter_probability=0.0, shift=20.0)
