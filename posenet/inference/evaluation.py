@@ -18,8 +18,7 @@ import numpy as np
 
 from posenet.annotations.coco import CocoImage, list_image_files
 from posenet.annotations.people import Split, read_split
-from posenet.devices.current import run_in_all_processes
-from posenet.devices.ranks import SHARE_TIMEOUT_MINUTES, Ranks
+from posenet.devices.ranks import SHARE_TIMEOUT_MINUTES, Ranks, run_in_all_processes
 from posenet.errors import ConfigError, DataError
 from posenet.files import check_outputs, write_atomically
 from posenet.images import check_proportions, read_image
@@ -212,7 +211,7 @@ def predict_annotated_images(
         return Frame(source, pixels), image, ImageReading(size, annotated_size)
 
     def frames() -> Iterator[Frame]:
-        with contextlib.closing(read_in_threads(read, sources, lambda item: item[0].image.nbytes)) as images_read:
+        with contextlib.closing(read_in_threads(read, sources)) as images_read:
             for frame, image, reading in images_read:
                 waiting.append((image, reading))
                 yield frame

@@ -151,17 +151,17 @@ def skeleton_to_toml(skeleton: Skeleton, comments: Mapping[str, str] | None = No
             continue
         lines = [f"# {line}" for line in (comments or {}).get(key, "").splitlines()]
         if key in _TABLES:
-            lines += [f"[{key}]", *(f"{_to_toml(name)} = {_to_toml(item)}" for name, item in value.items())]
+            lines += [f"[{key}]", *(f"{plain_to_toml(name)} = {plain_to_toml(item)}" for name, item in value.items())]
         elif key in _PAIRS:
-            lines += [f"{key} = [", *(f"    {_to_toml(pair)}," for pair in value), "]"]
+            lines += [f"{key} = [", *(f"    {plain_to_toml(pair)}," for pair in value), "]"]
         else:
-            lines.append(f"{key} = {_to_toml(value)}")
+            lines.append(f"{key} = {plain_to_toml(value)}")
         blocks.append("\n".join(lines) + "\n")
     return "\n".join(blocks)
 
 
-def _to_toml(value: Any) -> str:
-    """Strings, numbers and lists are written alike in TOML and JSON, except for one control character."""
+def plain_to_toml(value: Any) -> str:
+    """Texts, numbers, switches and lists are written alike in TOML and JSON, except for one control character."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
