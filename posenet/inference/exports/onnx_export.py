@@ -18,7 +18,7 @@ from posenet.errors import DataError
 from posenet.images import read_image
 from posenet.inference.exports.exported_file import INPUT, OUTPUT, describe_config, require_packages
 from posenet.model.fused import FusedNetwork
-from posenet.model.input_format import images_to_input
+from posenet.model.layers import images_to_input
 from posenet.progress_bar import progress_bar
 from posenet.settings import INPUT_MULTIPLE, Config
 
