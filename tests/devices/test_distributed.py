@@ -16,7 +16,7 @@ from torch import nn
 
 from posenet.devices.parallel import DistributedRuntime, device_of_rank
 from posenet.errors import ConfigError, OtherRankError, TrainingError
-from tests.helpers.process_groups import fork_ranks, run_in_processes
+from tests.helpers.process_groups import TIMEOUT_MINUTES, fork_ranks, run_in_processes, single_process_group
 from tests.helpers.process_runs import wait_for_exit
 
 
@@ -121,13 +121,15 @@ def test_a_process_that_dies_and_one_that_still_works_are_told_apart(tmp_path: P
         assert [wait_for_exit(pid) for pid in pids] == [0, status], (tmp_path / case / "0.txt").read_text()
 
 
-def test_errors_of_the_libraries_are_told_apart() -> None:
-    runtime = DistributedRuntime.__new__(DistributedRuntime)
+def test_errors_of_the_libraries_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    with single_process_group() as runtime:
+        pass
     place = "[/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:1]"
     for error, cause in (
         (dist.DistBackendError("NCCL communicator was aborted on rank 0."), "lost the other processes"),
         (RuntimeError(f"{place} Connection closed by peer"), "lost the other processes"),
-        (RuntimeError(f"{place} Timed out waiting 1000ms"), "10 minutes"),
+        (RuntimeError(f"{place} Timed out waiting 1000ms"), f"{TIMEOUT_MINUTES:g} minutes"),
     ):
         assert cause in runtime.explanation_of(error)
     assert not runtime.explanation_of(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))

@@ -12,9 +12,6 @@ from pathlib import Path
 import pytest
 
 from posenet.devices.launch import (
-    DEFAULT_PORT,
-    FIRST_PORT,
-    NUM_PORTS,
     RankInfo,
     first_host,
     is_restarted,
@@ -75,9 +72,8 @@ def without(environment: dict[str, str], *names: str) -> dict[str, str]:
         (without(TORCHRUN, "LOCAL_RANK"), (5, 8, None), "torchrun"),  # of the old launcher
         (TORCHRUN | SLURM, (5, 8, 1), "torchrun"),
         (SLURM, (3, 4, 1), "srun"),
-        # The number of processes is that of the step, which old releases of SLURM give as that of the job.
+        # The number of processes is that of the step.
         (SLURM | {"SLURM_NTASKS": "8"}, (3, 4, 1), "srun"),
-        (without(SLURM, "SLURM_STEP_NUM_TASKS"), (3, 4, 1), "srun"),
         (OPEN_MPI, (1, 2, 1), "mpirun"),
         # mpirun starts one process on each machine by srun.
         (OPEN_MPI | SLURM, (1, 2, 1), "mpirun"),
@@ -119,6 +115,7 @@ def test_without_a_launcher_a_process_is_alone(environment: dict[str, str]) -> N
         (without(OPEN_MPI, "OMPI_COMM_WORLD_SIZE"), "OMPI_COMM_WORLD_SIZE"),
         (MPICH | {"PMI_RANK": "2"}, "PMI_RANK=2"),
         (SLURM | {"SLURM_PROCID": "4"}, "SLURM_PROCID=4"),
+        (without(SLURM, "SLURM_STEP_NUM_TASKS"), "SLURM_STEP_NUM_TASKS="),
     ],
 )
 def test_incomplete_or_impossible_numbers_are_refused(environment: dict[str, str], names: str) -> None:
@@ -134,13 +131,13 @@ def where(environment: dict[str, str]) -> tuple[str, int]:
 def test_processes_meet_where_the_user_or_the_launcher_says() -> None:
     assert where(TORCHRUN) == ("gpu01", 29400)
     host, port = where(SLURM)
-    assert host == "gpu07" and FIRST_PORT <= port < FIRST_PORT + NUM_PORTS
+    assert host == "gpu07" and 20000 <= port < 29000
     assert where(SLURM | {"SLURM_STEP_NODELIST": "gpu08"}) == ("gpu08", port)
     for environment in (SLURM, OPEN_MPI, MPICH, HOROVOD):
         assert where(environment | {"MASTER_ADDR": "here", "MASTER_PORT": "9"}) == ("here", 9)
     assert len({where(SLURM | {"SLURM_JOB_ID": str(job)})[1] for job in range(500, 600)}) > 95
     # On one machine; the port differs between jobs where these have numbers.
-    assert where(MPICH) == ("127.0.0.1", DEFAULT_PORT)
+    assert where(MPICH) == ("127.0.0.1", 29500)
     others = [OPEN_MPI, OPEN_MPI | {"OMPI_MCA_ess_base_jobid": "46333954"}, HOROVOD]
     assert {where(environment)[0] for environment in others} == {"127.0.0.1"}
     assert len({where(environment)[1] for environment in others}) == 3
@@ -188,12 +185,14 @@ def test_the_first_host_of_a_slurm_node_list(node_list: str, host: str) -> None:
     assert first_host(node_list) == host
 
 
-def test_only_rank_0_of_our_processes_records_its_status(tmp_path: Path) -> None:
+def test_only_rank_0_of_our_processes_records_its_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "status"
-    for environment in ({"RANK": "0"}, {"RANK": "1", "POSENET_STATUS_FILE": str(path)}):
-        record_status(STOPPED_STATUS, environment)
+    monkeypatch.setenv("POSENET_STATUS_FILE", str(path))
+    monkeypatch.setenv("RANK", "1")
+    record_status(STOPPED_STATUS)
     assert not path.exists()
-    record_status(STOPPED_STATUS, {"RANK": "0", "POSENET_STATUS_FILE": str(path)})
+    monkeypatch.setenv("RANK", "0")
+    record_status(STOPPED_STATUS)
     assert path.read_text() == str(STOPPED_STATUS)
 
 
@@ -254,7 +253,7 @@ def test_a_signal_to_the_launcher_stops_every_process(tmp_path: Path, number: in
         f"    os._exit({STOPPED_STATUS})\n"
         "for number in (signal.SIGINT, signal.SIGTERM):\n"
         "    signal.signal(number, stop)\n"
-        "stop_with_parent(os.environ)\n"
+        "stop_with_parent()\n"
         "file.with_suffix('.ready').touch()\n"
         f"time.sleep({PATIENCE_SECONDS})\n"
     )
