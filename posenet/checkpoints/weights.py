@@ -46,7 +46,7 @@ class LoadReport:
     missing: list[str]  # in the model only
     unexpected: list[str]  # in the file only
     reshaped: list[str]  # in both, with other shapes
-    kept: str = ""  # of another skeleton: which of the model's keypoints and body parts have weights from the file
+    kept: str  # of another skeleton: which of the model's keypoints and body parts have weights from the file
 
     def __str__(self) -> str:
         kept = f", in those of the maps {self.kept}" if self.kept else ""
@@ -57,16 +57,6 @@ class LoadReport:
                 more = ", ..." if len(names) > MAX_LISTED_NAMES else ""
                 lines.append(f"  {kind} {len(names)}: {', '.join(names[:MAX_LISTED_NAMES])}{more}")
         return "\n".join(lines)
-
-    def require_all(self) -> None:
-        """Raise ``CheckpointError`` unless file and model have the same names and shapes."""
-        mismatched = self.missing + self.reshaped + self.unexpected
-        if mismatched:
-            raise CheckpointError(
-                f"{self.path} is of another architecture ({len(mismatched)} tensors do not fit, "
-                f"first {_to_text(mismatched[0])}); give the configuration it was trained with, "
-                "with model.network=module:name if that is a network of your own"
-            )
 
 
 def load_weights(model: nn.Module, path: str | Path, skeleton: Skeleton | None = None) -> LoadReport:
@@ -89,7 +79,7 @@ def load_weights(model: nn.Module, path: str | Path, skeleton: Skeleton | None =
     kept = ""
     if skeleton is not None and (stored := config_of_checkpoint(state, path)):
         kept = _reorder_maps(file_tensors, model_tensors, stored.model.skeleton, skeleton)
-    report = dataclasses.replace(compare_tensors(model_tensors, file_tensors, path), kept=kept)
+    report = compare_tensors(model_tensors, file_tensors, path, kept)
     if len(report.loaded) < MIN_LOADED_SHARE * len(model_tensors):
         raise CheckpointError(
             f"{path}: only {len(report.loaded)} of {len(model_tensors)} tensors fit this network; set model.stacks, "
@@ -194,7 +184,13 @@ def require_fitting_weights(config: Config, state: Mapping[str, Any], path: str 
             f"{path} predicts {len(output)} maps, the skeleton has {num_channels}; "
             "give its skeleton with model.skeleton=FILE.toml"
         )
-    compare_tensors(model_tensors, weights, path).require_all()
+    report = compare_tensors(model_tensors, weights, path)
+    if mismatched := report.missing + report.reshaped + report.unexpected:
+        raise CheckpointError(
+            f"{path} is of another architecture ({len(mismatched)} tensors do not fit, first "
+            f"{_to_text(mismatched[0])}); give the configuration it was trained with, with model.network=module:name "
+            "if that is a network of your own"
+        )
     storages = {storage.data_ptr(): storage.nbytes() for storage in map(Tensor.untyped_storage, weights.values())}
     if sum(tensor.nbytes for tensor in weights.values()) > sum(storages.values()):
         raise CheckpointError(f"{path} has tensors that share their values; save the weights as plain dense tensors")
@@ -203,17 +199,18 @@ def require_fitting_weights(config: Config, state: Mapping[str, Any], path: str 
 
 
 def compare_tensors(
-    model_tensors: Mapping[str, Tensor], file_tensors: Mapping[str, Tensor], path: str | Path
+    model_tensors: Mapping[str, Tensor], file_tensors: Mapping[str, Tensor], path: str | Path, kept: str = ""
 ) -> LoadReport:
     """Report which tensors of a model can be loaded from those of a file."""
-    common = [name for name in model_tensors if name in file_tensors]
-    loaded = [name for name in common if file_tensors[name].shape == model_tensors[name].shape]
+    shapes = {name: tensor.shape for name, tensor in file_tensors.items()}
+    fits = {name: shapes[name] == tensor.shape for name, tensor in model_tensors.items() if name in shapes}
     return LoadReport(
         path,
-        loaded=loaded,
-        missing=[name for name in model_tensors if name not in file_tensors],
-        unexpected=[name for name in file_tensors if name not in model_tensors],
-        reshaped=[name for name in common if name not in set(loaded)],
+        loaded=[name for name in fits if fits[name]],
+        missing=[name for name in model_tensors if name not in fits],
+        unexpected=[name for name in file_tensors if name not in fits],
+        reshaped=[name for name in fits if not fits[name]],
+        kept=kept,
     )
 
 
@@ -313,7 +310,8 @@ def import_weights(
 def export_weights(source: str | Path, output: str | Path, *, overwrite: bool = False) -> None:
     """Write the weights of a checkpoint with the published names, in the dictionary that the authors' code reads.
 
-    Only weights are exported: ``optimizer_weight`` is empty, and ``train_loss``, the best loss so far, is infinite.
+    Only weights are exported: ``optimizer_weight`` is empty, ``train_loss``, the best loss so far, is infinite, and
+    ``epoch`` is 0.
     ``CheckpointError`` if the network does not predict the published maps, or a file cannot be read or written;
     ``DataError`` if the output is the source, or exists without ``overwrite``.
     """
@@ -324,15 +322,8 @@ def export_weights(source: str | Path, output: str | Path, *, overwrite: bool = 
         raise CheckpointError(
             f"{source} is no PoseNet for COCO's keypoints and body parts, as published files are; use the checkpoint"
         )
-    progress = read_checkpoint(source).get("progress")
-    epoch = progress.get("epoch") if isinstance(progress, dict) else None
-    published = {
-        "weights": rename_to_published(network.state_dict()),
-        "optimizer_weight": {},
-        "train_loss": math.inf,
-        "epoch": epoch if isinstance(epoch, int) else 0,
-    }
-    write_checkpoint(Path(output), published)
+    weights = rename_to_published(network.state_dict())
+    write_checkpoint(Path(output), {"weights": weights, "optimizer_weight": {}, "train_loss": math.inf, "epoch": 0})
 
 
 def _infer_network_size(settings: ModelConfig, weights: dict[str, Tensor], source: str | Path) -> ModelConfig:

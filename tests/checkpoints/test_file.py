@@ -39,7 +39,7 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
         (lambda path: torch.save([1, 2, 3], path), "dictionary"),
         (lambda path: torch.save({"model": {}}, path), "no weights"),
         (lambda path: torch.save({"format": 99}, path), "format 99"),
-        (lambda path: path.mkdir(), "foreign.pth/last.pth"),
+        (lambda path: path.mkdir(), "not a file"),
         (lambda path: write_checkpoint(path / "best.pth", {}), "foreign.pth/best.pth"),
         (lambda path: None, "not a file"),
     ],
