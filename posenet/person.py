@@ -195,7 +195,9 @@ def _person_from_entry(entry: dict[str, Any]) -> Person:
     if array.size == 0 or array.size % 3:
         raise ValueError(f"a person needs keypoints, x, y and score of each, not {truncate_for_message(entry)}")
     person = _person_from_rows(array.reshape(-1, 3), entry.get("score"))
-    return dataclasses.replace(person, id=entry.get("id"))
+    number: Any = entry.get("id")  # other programs also have texts
+    is_whole = isinstance(number, numbers.Real) and float(number).is_integer()
+    return dataclasses.replace(person, id=int(number) if is_whole else None)
 
 
 def _person_from_rows(rows: np.ndarray, score: float | None = None) -> Person:

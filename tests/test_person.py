@@ -8,6 +8,7 @@ import torch
 
 from posenet.person import Person, to_people
 from posenet.skeleton import COCO
+from posenet.visualization.drawing import draw_people
 
 
 def make_person(**points):
@@ -151,6 +152,15 @@ def test_people_of_other_programs_are_people(values):
     np.testing.assert_allclose(found.keypoints, FOUND.keypoints)
     np.testing.assert_allclose(other.keypoints, OTHER.keypoints)
     assert (found.score, other.score) == (0.5, 0.5)
+
+
+@pytest.mark.parametrize(
+    "number, expected", [(7, 7), (7.0, 7), (np.int64(7), 7), ("a7", None), (7.5, None), (np.nan, None), (None, None)]
+)
+def test_a_number_of_another_program_is_taken_if_it_is_whole(number: object, expected: int | None) -> None:
+    [person] = to_people({"keypoints": [9, 9, 1] * 17, "id": number})
+    assert person.id == expected
+    draw_people(np.zeros((20, 20, 3), np.uint8), person, numbers=True)
 
 
 @pytest.mark.parametrize("values", [[], np.zeros((0, 17, 3)), {"people": []}], ids=str)

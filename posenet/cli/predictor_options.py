@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 from typing import Any
 
-from posenet.cli.options import CHECKPOINT_HELP, ArgumentContainer, add_config_options, add_switch, setting_help
+from posenet.cli.options import CHECKPOINT_HELP, ArgumentContainer, add_config_options, add_switch, scale, setting_help
 from posenet.errors import ConfigError
 from posenet.inference.networks import BACKENDS, is_exported_file
 from posenet.inference.predictor import Predictor
@@ -36,7 +36,7 @@ def add_network_options(parser: argparse.ArgumentParser, amp: str, backend: str 
     height = setting_help("resize images to this height", "inference.height", of_checkpoint=True)
     group.add_argument("--height", type=int, metavar="N", default=unset, help=height)
     scales = setting_help("average over these multiples of the height", "inference.scales", of_checkpoint=True)
-    group.add_argument("--scales", type=float, nargs="+", metavar="S", default=unset, help=scales)
+    group.add_argument("--scales", type=scale, nargs="+", metavar="S", default=unset, help=scales)
     flip = setting_help("average with the mirrored image", "inference.flip", of_checkpoint=True)
     add_switch(group, "--flip", default=unset, help=flip)
     group.add_argument(

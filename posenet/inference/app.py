@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import html
@@ -75,10 +74,10 @@ def app(
     logging.getLogger("httpx").setLevel(logging.WARNING)
     direct = os.environ.get("no_proxy", os.environ.get("NO_PROXY", ""))
     os.environ["no_proxy"] = ",".join([direct, host, "localhost"])
-    finding = threading.Lock()
     with tempfile.TemporaryDirectory(prefix="posenet-app-", ignore_cleanup_errors=True) as folder:
         os.environ["GRADIO_TEMP_DIR"] = folder
-        page = make_page(predictor, name or type(predictor.network).__name__, Path(folder), stop_requested, finding)
+        finding = threading.Lock()
+        page = _make_page(predictor, name or type(predictor.network).__name__, Path(folder), stop_requested, finding)
         _, address, _ = page.launch(
             server_name=host,
             server_port=port,
@@ -108,24 +107,17 @@ def require_gradio() -> None:
         raise ConfigError("the page needs the package Gradio: pip install 'simplepose[app]'") from error
 
 
-def make_page(
-    predictor: Predictor,
-    name: str,
-    folder: Path,
-    stop_requested: Callable[[], bool],
-    finding: contextlib.AbstractContextManager[Any],
+def _make_page(
+    predictor: Predictor, name: str, folder: Path, stop_requested: Callable[[], bool], finding: threading.Lock
 ) -> Any:
-    """The page as ``gradio.Blocks``.
+    """The page as ``gradio.Blocks``, with its files in Gradio's temporary ``folder``.
 
-    Args:
-        name: of the network.
-        folder: where its files are made; it must be Gradio's temporary folder.
-        finding: a lock that is held while people are found in a photograph or a video.
+    The lock is held while people are found, which Gradio does for one user at a time.
     """
     import gradio as gr
 
     people = predictor.skeleton.people
-    stops: dict[str | None, threading.Event] = {}  # of each user's video
+    stops: dict[str | None, threading.Event] = {}  # of the user whose file is looked at
 
     def show(
         drawing: Path | None = None, is_video: bool = False, text: str = "", rows: Any = (), file: Path | None = None
@@ -154,13 +146,13 @@ def make_page(
         for score in (min_score, keypoint_score):
             if not 0 <= score <= 1:  # Gradio's sliders refuse None, and accept NaN
                 raise gr.Error(f"{score} is not a score between 0 and 1", print_exception=False)
-        stop = stops[request.session_hash] = threading.Event()
         finder = copy.copy(predictor)
         finder.min_score = min_score
         written = Path(tempfile.mkdtemp(dir=folder))
         file = written / f"{Path(path).stem}.json"
         problems: list[DataError] = []
         rows: list[list[str]] = []
+        stop = stops[request.session_hash] = threading.Event()
         try:
             source = find_sources([path])[0]
             is_video = source.kind != "image"
@@ -195,6 +187,8 @@ def make_page(
             # Where nothing could be read, the first problem says why.
             text = _to_html(problems[0] if problems else error, path)
             raise gr.Error(text, duration=MESSAGE_SECONDS, print_exception=False) from error
+        finally:
+            stops.pop(request.session_hash, None)
         for problem in summary.unreadable.values():
             gr.Warning(_to_html(problem, path), duration=MESSAGE_SECONDS)
         more = f"; the table shows the first {MAX_ROWS}, the file all" if len(rows) == MAX_ROWS else ""
@@ -213,6 +207,7 @@ def make_page(
     for function in (find, stop_video):
         function.__annotations__["request"] = gr.Request  # by which Gradio gives it
 
+    has_example = find_spec("posenet.synthetic") is not None and predictor.skeleton.category == "person"
     with gr.Blocks(title="posenet") as page:
         gr.Markdown(
             f"### {html.escape(name)}\nFinds {people} and their keypoints in photographs and videos, on this machine."
@@ -220,7 +215,7 @@ def make_page(
         with gr.Row():
             with gr.Column(scale=1, min_width=320):
                 file = gr.File(label="Photograph or video", height=140)
-                example = gr.Button("Try an example", size="sm", visible=_has_example(predictor))
+                example = gr.Button("Try an example", size="sm", visible=has_example)
                 track = gr.Checkbox(True, label=f"Track {people} from frame to frame", visible=False)
                 smooth = gr.Checkbox(False, label="Remove the jitter of keypoints", visible=False)
                 stopper = gr.Button("Stop the video", size="sm", visible=False)
@@ -242,25 +237,21 @@ def make_page(
         chosen = gr.on([file.change, again.click], activate, file, [again, track, smooth, stopper], api_name=False)
         found = chosen.then(find, [file, *settings], outputs, api_name="find")
         found.then(lambda: gr.update(visible=False), None, stopper, api_name=False)
-        example.click(lambda: str(_draw_example(folder)), None, file, api_name=False)
+        example.click(lambda: _draw_example(folder), None, file, api_name=False)
         stopper.click(stop_video, queue=False, api_name="stop")
     return page
 
 
-def _has_example(predictor: Predictor) -> bool:
-    """Whether this installation draws people, and the network looks for them."""
-    return find_spec("posenet.synthetic") is not None and predictor.skeleton.category == "person"
-
-
-def _draw_example(folder: Path) -> Path:
+def _draw_example(folder: Path) -> str:
+    """The path of a drawn photograph in a new folder: several users may ask at the same time."""
     from posenet.synthetic.dataset import write_dataset
 
-    write_dataset(folder / "example", train=0, val=1, workers=1, overwrite=True)
-    return next((folder / "example").glob("val2017/*"))
+    own = Path(tempfile.mkdtemp(dir=folder))
+    write_dataset(own, train=0, val=1, workers=1)
+    return str(next(own.glob("val2017/*")))
 
 
 def _rows(result: Result) -> list[list[str]]:
-    """What the table shows of each person."""
     second = [] if result.seconds is None else [f"{result.seconds:.2f}"]
     total = len(result.skeleton.keypoints)
     rows = []

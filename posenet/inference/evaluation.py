@@ -211,7 +211,7 @@ def predict_annotated_images(
         return Frame(source, pixels), image, ImageReading(size, annotated_size)
 
     def frames() -> Iterator[Frame]:
-        with contextlib.closing(read_in_threads(read, sources, lambda item: item[0].image.nbytes)) as images_read:
+        with contextlib.closing(read_in_threads(read, sources)) as images_read:
             for frame, image, reading in images_read:
                 waiting.append((image, reading))
                 yield frame

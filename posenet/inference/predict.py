@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import dataclasses
 import itertools
 import logging
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -25,10 +23,17 @@ from posenet.inference.media.sources import Source, find_sources, parse_standard
 from posenet.inference.outputs.corrections import choose_format, require_images, write_corrections
 from posenet.inference.outputs.drawings import Show, require_display, show_in_window, write_drawing
 from posenet.inference.outputs.lines_file import LinesFile
-from posenet.inference.outputs.output_files import Outputs, PredictionOptions, choose_outputs, sheet_path
-from posenet.inference.outputs.people_files import ImageIds, Record, Write, open_people_files, record_of, write_json
+from posenet.inference.outputs.output_files import Outputs, PredictionOptions, choose_outputs
+from posenet.inference.outputs.people_files import (
+    ImageIds,
+    Record,
+    Write,
+    record_of,
+    write_coco,
+    write_csv,
+    write_json,
+)
 from posenet.inference.outputs.summary import PredictionSummary
-from posenet.inference.pipeline import predict_frames
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
 from posenet.inference.split_among_processes import split_into_blocks
@@ -102,10 +107,11 @@ def predict(
     outputs = choose_outputs(sources, chosen, other_inputs)
     try:
         lines = LinesFile(outputs.lines, resume=chosen.resume) if outputs.lines else None
-        loaded = _load(predictor, sources, outputs)
-        summary = PredictionSummary(sources, loaded.skeleton)
-        run = _Run(chosen, sources, outputs, loaded, lines, summary, stop_requested)
-        _predict(run, progress, on_result)
+        todo = [source for source in sources if not (chosen.resume and _is_done(source, outputs, lines))]
+        loaded = _load(predictor, todo)
+        loaded.keep_maps |= bool(outputs.sheets)
+        summary = PredictionSummary(sources, loaded.skeleton, done=len(sources) - len(todo))
+        _Run(chosen, outputs, loaded, lines, summary, stop_requested, on_result).predict(todo, progress)
     finally:
         for folder in outputs.new_folders:
             with contextlib.suppress(OSError):  # there is something in it
@@ -117,34 +123,6 @@ def predict(
     return summary
 
 
-@dataclass
-class _Run:
-    """What is predicted, with which network, what an earlier run has left, and what is written to."""
-
-    options: PredictionOptions
-    sources: list[Source]
-    outputs: Outputs
-    predictor: Predictor
-    lines: LinesFile | None
-    summary: PredictionSummary
-    stop_requested: Callable[[], bool]
-    writers: list[Write] = field(default_factory=list)
-    """Of the files of all people."""
-    shows: list[Show] = field(default_factory=list)
-    """Of the window."""
-
-    @cached_property
-    def ids(self) -> ImageIds:
-        return ImageIds(self.sources)
-
-    def is_done(self, source: Source) -> bool:
-        """Whether the outputs of a source are complete."""
-        if not self.options.resume or (self.lines and source.name not in self.lines.done):
-            return False
-        paths = self.outputs.of_source(source)
-        return bool(self.lines or paths) and all(path.is_file() for path in paths)
-
-
 def _find_inputs(inputs: Any, options: PredictionOptions) -> list[Source]:
     """The inputs, each once; ``DataError`` if one is no name, such as an image in memory."""
     names = [inputs] if is_single_input(inputs) else list(inputs)
@@ -154,9 +132,8 @@ def _find_inputs(inputs: Any, options: PredictionOptions) -> list[Source]:
                 f"an input must be a name or the number of a camera, not an object of type {type(name).__name__}; "
                 "Predictor.stream takes images in memory"
             )
-    names = [str(os.fspath(name)) if isinstance(name, os.PathLike) else str(name) for name in names]
     listed: list[Source] = []
-    if "-" in names:
+    if "-" in map(str, names):
         if sys.stdin is None:
             raise DataError("standard input is closed; give the names of files instead of -")
         listed = parse_standard_input(sys.stdin.buffer.read())
@@ -169,192 +146,193 @@ def _find_inputs(inputs: Any, options: PredictionOptions) -> list[Source]:
     kinds = {source.kind for source in sources}
     if "video" in kinds or (options.output and kinds & {"camera", "animation"}):
         require_pyav()
-    if options.is_tracked and kinds == {"image"}:
+    if (options.track or options.smooth) and kinds == {"image"}:
         _log.warning("tracking has no effect on images, only on videos and cameras")
     return sources
 
 
-def _load(predictor: AnyPredictor, sources: Sequence[Source], outputs: Outputs) -> Predictor:
+def _is_done(source: Source, outputs: Outputs, lines: LinesFile | None) -> bool:
+    """Whether the outputs of a source are complete."""
+    paths = outputs.of_source(source)
+    is_listed = source.name in lines.done if lines else bool(paths)
+    return is_listed and all(path.is_file() for path in paths)
+
+
+def _load(predictor: AnyPredictor, todo: Sequence[Source]) -> Predictor:
     """A predictor; that of the caller stays as it is."""
-    num_images = len(sources) if all(source.kind == "image" for source in sources) else None
+    num_images = len(todo) if all(source.kind == "image" for source in todo) else None
     if isinstance(predictor, (str, os.PathLike)):
-        predictor = Predictor(predictor, num_images=num_images)
-    elif not isinstance(predictor, Predictor):
-        predictor = predictor(num_images)
-    predictor = copy.copy(predictor)
-    predictor.keep_maps |= bool(outputs.sheets)
-    return predictor
+        return Predictor(predictor, num_images=num_images)
+    return copy.copy(predictor) if isinstance(predictor, Predictor) else predictor(num_images)
 
 
-def _predict(run: _Run, progress: bool, on_result: Callable[[Result], object] | None) -> None:
-    """Predict all sources that are not done, write what is found, and count it in the summary."""
-    options, outputs, lines, summary = run.options, run.outputs, run.lines, run.summary
-    todo = [source for source in run.sources if not run.is_done(source)]
-    summary.done = len(run.sources) - len(todo)
-    if summary.done:
-        _log.info("already done: %s", pluralize(summary.done, "input"))
-    if options.resume:
-        files = [resolve_link(Path(file)) for file in outputs.files if not is_standard_output(file)]
-        of_sources = itertools.chain.from_iterable(map(outputs.of_source, todo))
-        remove_leftovers(*(path for path in (*files, *of_sources) if path.parent.is_dir()))
-    closed = threading.Event()
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(name_file_in_errors(", ".join([*outputs.files, *outputs.folders])))
-        if lines:
-            stack.enter_context(lines.open())
-        files_of_all = open_people_files(outputs, run.sources, run.predictor, stack)
-        if outputs.export:
-            files_of_all.append(stack.enter_context(write_corrections(Path(outputs.export), run.predictor.skeleton)))
-        run.writers = [] if options.resume else files_of_all
-        if options.show:
-            run.shows.append(stack.enter_context(show_in_window(run.stop_requested, closed.set)))
-        results = stack.enter_context(contextlib.closing(_find_people(run, todo)))
-        # How many frames a video has is not known before it is read.
-        total = len(todo) if all(source.kind == "image" for source in todo) else None
-        bar = stack.enter_context(progress_bar(title="predict", total=total, disable=not progress))
-        begin = time.perf_counter()
-        for source, of_source in itertools.groupby(results, key=lambda result: result.frame.source):
-            with _SourceWriter(run, source) as writing:
-                for result in of_source:
-                    frame = result.frame
-                    summary.add(writing.write(result))
-                    if on_result is not None:
-                        on_result(result)
-                    if frame.expected and source == todo[-1]:  # nothing follows this video
-                        bar.total = bar.n + frame.expected
-                    bar.update()
-                    summary.is_interrupted = run.stop_requested()
-                    if summary.is_interrupted or closed.is_set():
-                        writing.is_cut = frame.number is not None and not frame.is_live
-                        break
-            if summary.is_interrupted or closed.is_set():
-                break
-        summary.seconds = time.perf_counter() - begin
-        # A copy: after an interruption, the stages are at work for a while longer.
-        summary.busy = {**summary.busy}
-        for source in run.sources:
-            if lines and lines.done.get(source.name) and source not in todo:
-                summary.unreadable[source] = DataError(lines.done[source.name])
-        error = summary.unreadable_error()
-        if error and not summary.is_interrupted and not summary.has_frames:
-            raise error  # inside the context, so that no files of people replace earlier ones
-        if lines and options.resume and files_of_all:
-            for source, record in lines.records(run.sources):
-                for write in files_of_all:
-                    write(source, record)
+@dataclass
+class _Run:
+    """Predicts sources, writes what is found, and counts it in the summary."""
 
+    options: PredictionOptions
+    outputs: Outputs
+    predictor: Predictor
+    lines: LinesFile | None
+    summary: PredictionSummary
+    stop_requested: Callable[[], bool]
+    on_result: Callable[[Result], object] | None
+    writers: list[Write] = field(default_factory=list)
+    """Of the files of all people."""
+    shows: list[Show] = field(default_factory=list)
+    """Of the window."""
+    is_ended: bool = False
+    """By the caller, or because the user has closed the window."""
 
-def _find_people(run: _Run, sources: Sequence[Source]) -> Generator[Result, None, None]:
-    """The results of all frames of some sources."""
-    options, summary = run.options, run.summary
-    blocks = split_into_blocks(sources, run.predictor.settings.batch_size)  # which also evaluation predicts
-    frames = read_frames(
-        itertools.chain.from_iterable(blocks),
-        start=options.start,
-        duration=options.duration,
-        stride=options.stride,
-        stop_requested=run.stop_requested,
-        reduction_of=None if options.show or run.outputs.drawings or run.outputs.sheets else run.predictor.reduction_of,
-    )
-    with (
-        contextlib.closing(frames),
-        contextlib.closing(predict_frames(run.predictor, frames, summary.busy)) as results,
-    ):
-        identified: Iterable[Result] = results
-        if options.is_tracked:
-            from posenet.inference.tracking.results import track_people  # a part that can be removed
+    @cached_property
+    def ids(self) -> ImageIds:
+        """Those of all sources."""
+        return ImageIds(self.summary.sources)
 
-            tracking = run.predictor.tracking
-            tracking = dataclasses.replace(tracking, smooth=tracking.smooth or options.smooth)
-            identified = track_people(results, tracking)
-        for result in identified:
-            summary.counts["predicted"] += result.error is None
-            yield result
+    def predict(self, todo: list[Source], progress: bool) -> None:
+        """Predict the sources that are not done."""
+        options, outputs, lines, summary = self.options, self.outputs, self.lines, self.summary
+        if summary.done:
+            _log.info("already done: %s", pluralize(summary.done, "input"))
+        if options.resume:
+            files = [resolve_link(Path(file)) for file in outputs.files if not is_standard_output(file)]
+            files += itertools.chain.from_iterable(map(outputs.of_source, todo))
+            remove_leftovers(*(path for path in files if path.parent.is_dir()))
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(name_file_in_errors(", ".join([*outputs.files, *outputs.folders])))
+            if lines:
+                stack.enter_context(lines.open())
+            of_all = [
+                stack.enter_context(self._open_people_file(name, Path(path))) for name, path in outputs.of_all.items()
+            ]
+            self.writers = [] if options.resume else of_all
+            if options.show:
+                self.shows.append(stack.enter_context(show_in_window(self.stop_requested, self._end)))
+            results = stack.enter_context(contextlib.closing(self._find_people(todo)))
+            # How many frames a video has is not known before it is read.
+            total = len(todo) if all(source.kind == "image" for source in todo) else None
+            bar = stack.enter_context(progress_bar(title="predict", total=total, disable=not progress))
+            begin = time.perf_counter()
+            for source, of_source in itertools.groupby(results, key=lambda result: result.frame.source):
+                self._write_source(source, of_source, bar, is_last=source == todo[-1])
+                if self.is_ended:
+                    break
+            summary.seconds = time.perf_counter() - begin
+            # A copy: after an interruption, the stages are at work for a while longer.
+            summary.busy = {**summary.busy}
+            for source in summary.sources:
+                if lines and lines.done.get(source.name) and source not in todo:
+                    summary.unreadable[source] = DataError(lines.done[source.name])
+            error = summary.unreadable_error()
+            if error and not summary.is_interrupted and not summary.has_frames:
+                raise error  # inside the context, so that no files of people replace earlier ones
+            if lines and options.resume and of_all:
+                for source, record in lines.records(summary.sources):
+                    for write in of_all:
+                        write(source, record)
 
+    def _end(self) -> None:
+        self.is_ended = True
 
-class _SourceWriter(contextlib.ExitStack):
-    """Writes the outputs of one source, which are complete when this context ends without an error.
+    def _open_people_file(self, option: str, path: Path) -> contextlib.AbstractContextManager[Write]:
+        skeleton = self.predictor.skeleton
+        if option == "json":
+            return write_json(path)
+        if option == "coco":
+            return write_coco(path, self.summary.sources, skeleton)
+        return write_csv(path, skeleton) if option == "csv" else write_corrections(path, skeleton)
 
-    If they cannot be written for another reason than the file system's, such as a size that the format does not allow,
-    the source counts as one that could not be read. The line of an image, and that which ends a video, come last: they
-    say that the other outputs are there.
+    def _find_people(self, todo: Sequence[Source]) -> Generator[Result, None, None]:
+        options, predictor = self.options, self.predictor
+        is_drawn = options.show or self.outputs.drawings or self.outputs.sheets
+        frames = read_frames(
+            itertools.chain.from_iterable(split_into_blocks(todo, predictor.settings.batch_size)),  # as in evaluation
+            start=options.start,
+            duration=options.duration,
+            stride=options.stride,
+            stop_requested=self.stop_requested,
+            reduction_of=None if is_drawn else predictor.reduction_of,
+        )
+        return predictor.find_people(frames, track=options.track, smooth=options.smooth, busy=self.summary.busy)
 
-    Attributes:
-        is_cut: whether the rest of a video was not read; then its drawing and its file of people are called ``.part``.
-    """
+    def _write_source(self, source: Source, results: Iterable[Result], bar: Any, is_last: bool) -> None:
+        """Write the outputs of one source, which are complete when this returns.
 
-    def __init__(self, run: _Run, source: Source) -> None:
-        super().__init__()
-        self.is_cut = False
-        self._run = run
-        self._source = source
-        self._writers = [*run.writers]
-        self._shows = [*run.shows]
-        self._record: Record = {}
-        self._frames = 0
-        self._error: DataError | None = None  # the first frame that could not be read
-        self._failure: DataError | None = None  # of writing
-        self._lines = run.lines if run.lines and source.name not in run.lines.done else None
-
-    def write(self, result: Result) -> Result:
-        """Write what was found in an image or a frame that could be read; return it, with the error of writing it."""
-        if result.error is not None:
-            self._error = self._error or result.error
-            return result
-        begin = time.perf_counter()
-        try:
-            if not self._failure:
-                self._write(result)
-        except OSError:  # a full disk, for example
-            raise
-        except Exception as error:
-            reason = str(error) if isinstance(error, DataError) else f"{type(error).__name__}: {error}"
-            name = self._source.name
-            self._failure = DataError(f"what was found in {name} cannot be written: {to_single_line(reason)}")
-        busy = self._run.summary.busy
-        busy["drawing and writing"] = busy.get("drawing and writing", 0.0) + time.perf_counter() - begin
-        if self._failure is None:
-            return result
-        return dataclasses.replace(result, frame=dataclasses.replace(result.frame, error=self._failure))
-
-    def __exit__(self, *error: Any) -> bool:
-        failure = self._failure
-        is_suppressed = super().__exit__(*((type(failure), failure, None) if failure else error))
-        if error[0] is None and self._frames and not failure:
-            self._complete()
-        return bool(is_suppressed)
-
-    def _write(self, result: Result) -> None:
-        run, frame = self._run, result.frame
-        if not self._frames:
-            if path := run.outputs.people.get(self._source):
-                self._writers.append(self.enter_context(write_json(path)))
-            if path := run.outputs.drawings.get(self._source):
-                self._shows.append(self.enter_context(write_drawing(path)))
-        self._frames += 1
-        if self._shows or run.outputs.sheets:
-            self._draw(result)
-        if self._writers or self._lines:
-            self._record = record_of(result, run.ids)
-            for write in self._writers:
-                write(self._source, self._record)
-            if self._lines and frame.number is not None:
-                self._lines.write(self._record)
-
-    def _draw(self, result: Result) -> None:
-        options, frame = self._run.options, result.frame
-        drawing = result.plot(keypoint_min_score=options.keypoint_score, numbers=options.numbers)
-        for show in self._shows:
-            show(frame, drawing)
-        if path := self._run.outputs.sheets.get(self._source):
-            maps = result.maps if result.maps is not None else self._run.predictor.compute_maps(frame.image)
-            write_image(sheet_path(path, frame), draw_heatmap_sheet(frame.image, maps, result.skeleton, drawing))
-
-    def _complete(self) -> None:
-        if self.is_cut:
-            for path in self._run.outputs.of_source(self._source):
+        If they cannot be written for another reason than the file system's, such as a size that the format does not
+        allow, the source counts as one that could not be read. The line of an image, and that which ends a video, come
+        last: they say that the other outputs are there.
+        """
+        summary, busy = self.summary, self.summary.busy
+        writers, shows = [*self.writers], [*self.shows]
+        lines = self.lines if self.lines and source.name not in self.lines.done else None
+        record: Record = {}
+        num_written = 0
+        is_cut = False
+        unreadable: DataError | None = None  # the first frame that could not be read
+        failure: DataError | None = None  # of writing
+        with contextlib.ExitStack() as files:
+            for result in results:
+                frame, begin = result.frame, time.perf_counter()
+                if result.error is not None:
+                    unreadable = unreadable or result.error
+                elif failure is None:
+                    try:
+                        if not num_written:
+                            self._open_files(source, files, writers, shows)
+                        num_written += 1
+                        record = self._write(result, writers, shows)
+                        if lines and frame.number is not None:
+                            lines.write(record)
+                    except OSError:  # a full disk, for example
+                        raise
+                    except Exception as error:
+                        reason = str(error) if isinstance(error, DataError) else f"{type(error).__name__}: {error}"
+                        text = f"what was found in {source.name} cannot be written: {to_single_line(reason)}"
+                        failure = DataError(text)
+                        files.pop_all().__exit__(DataError, failure, None)  # discards what has been written
+                    seconds = busy.get("drawing and writing", 0.0)
+                    busy["drawing and writing"] = seconds + time.perf_counter() - begin
+                summary.add(result, failure)
+                if self.on_result is not None:
+                    self.on_result(result)
+                if frame.expected and is_last:  # nothing follows this video
+                    bar.total = bar.n + frame.expected
+                bar.update()
+                summary.is_interrupted = self.stop_requested()
+                if summary.is_interrupted or self.is_ended:
+                    self.is_ended = True
+                    is_cut = frame.number is not None and not frame.is_live
+                    break
+        if not num_written or failure:
+            return
+        if is_cut:
+            for path in self.outputs.of_source(source):
                 path.replace(path.with_stem(f"{path.stem}.part"))
-        elif self._lines and "frame" in self._record:
-            self._lines.finish(self._source, self._frames, self._error)
-        elif self._lines:
-            self._lines.write(self._record)
+        elif lines and "frame" in record:
+            why = {"error": str(unreadable)} if unreadable else {}
+            lines.write({"file_name": source.name, "frames": num_written} | why)
+        elif lines:
+            lines.write(record)
+
+    def _open_files(self, source: Source, files: contextlib.ExitStack, writers: list[Write], shows: list[Show]) -> None:
+        """Open the files that a source has for itself."""
+        if path := self.outputs.people.get(source):
+            writers.append(files.enter_context(write_json(path)))
+        if path := self.outputs.drawings.get(source):
+            shows.append(files.enter_context(write_drawing(path)))
+
+    def _write(self, result: Result, writers: Sequence[Write], shows: Sequence[Show]) -> Record:
+        frame = result.frame
+        sheet = self.outputs.sheets.get(frame.source)
+        if shows or sheet:
+            drawing = result.plot(keypoint_min_score=self.options.keypoint_score, numbers=self.options.numbers)
+            for show in shows:
+                show(frame, drawing)
+            if sheet:
+                assert result.maps is not None  # the predictor keeps them
+                drawn = draw_heatmap_sheet(frame.image, result.maps, result.skeleton, drawing)
+                write_image(sheet if frame.number is None else sheet / f"{frame.number:06d}.jpg", drawn)
+        record = record_of(result, self.ids)
+        for write in writers:
+            write(frame.source, record)
+        return record

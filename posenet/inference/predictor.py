@@ -25,7 +25,7 @@ from posenet.inference.networks import BackendName, MapFunction, TorchNetwork, l
 from posenet.inference.pipeline import predict_frames
 from posenet.inference.result import Result
 from posenet.messages import truncate_for_message
-from posenet.settings import Config, InferenceConfig, TrackingConfig
+from posenet.settings import Config, InferenceConfig
 from posenet.settings.heights import advise_on_height
 from posenet.settings.sections import MAX_SIDE
 from posenet.skeleton import Skeleton, load_skeleton
@@ -167,7 +167,7 @@ class Predictor:
                 or an iterable of several.
             channels: order of the colours of arrays.
             track: give every person of a video an ``id`` that stays. People are left out until they are confirmed.
-                Images are not tracked; for frames that come as arrays, use ``posenet.Tracker``.
+                Images in memory count as frames of one video, 25 a second; image files are not tracked.
             smooth: remove the jitter of keypoints in videos; implies ``track``.
             selection: ``start``, ``duration`` and ``stride`` of videos, and ``recursive``; see ``read_frames``.
 
@@ -179,22 +179,29 @@ class Predictor:
             DataError: the only input does not exist, or has no image.
         """
         frames = read_frames(inputs, channels, **selection)
-        tracking = dataclasses.replace(self.tracking, smooth=self.tracking.smooth or smooth)
-        return self._predict_stream(frames, tracking if track or smooth else None)
-
-    def _predict_stream(
-        self, frames: Generator[Frame, None, None], tracking: TrackingConfig | None
-    ) -> Generator[Result, None, None]:
-        with contextlib.closing(frames), contextlib.closing(predict_frames(self, frames)) as results:
-            identified: Iterable[Result] = results
-            if tracking is not None:
-                from posenet.inference.tracking.results import track_people  # a part that can be removed
-
-                identified = track_people(results, tracking)
-            for result in identified:
+        with contextlib.closing(self.find_people(frames, track=track, smooth=smooth)) as results:
+            for result in results:
                 if result.error is not None:
                     _log.warning("%s", result.error)
                 yield result
+
+    def find_people(
+        self,
+        frames: Generator[Frame, None, None],
+        *,
+        track: bool = False,
+        smooth: bool = False,
+        busy: dict[str, float] | None = None,
+    ) -> Generator[Result, None, None]:
+        """The people in frames, in order; the options are those of ``stream`` and of ``predict_frames``."""
+        with contextlib.closing(frames), contextlib.closing(predict_frames(self, frames, busy)) as results:
+            if not (track or smooth):
+                yield from results
+                return
+            from posenet.inference.tracking.results import track_people  # a part that can be removed
+
+            tracking = dataclasses.replace(self.tracking, smooth=self.tracking.smooth or smooth)
+            yield from track_people(results, tracking)
 
     def predict_frame(self, frame: Frame) -> Result:
         """The people in a frame that could be read; the threads of a stream are not needed."""

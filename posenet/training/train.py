@@ -53,6 +53,16 @@ _training_thread = threading.RLock()
 """Held while a thread trains, which may start a run within a run, for example in a callback."""
 
 
+def _renew_training_thread() -> None:
+    """In a forked process, whose other threads are gone with what they held."""
+    global _training_thread
+    _training_thread = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_renew_training_thread)
+
+
 @run_in_all_processes("runtime")
 def train(
     config: Experiment = None,
@@ -198,6 +208,7 @@ def _train_on_stores(
             _log.warning(advice)
         if checkpoint is not None:
             runtime.run_on_all(functools.partial(restore_run, run, checkpoint))
+        run.progress.resumed = "" if isinstance(resume, bool) else str(resume)
 
         # The files in the folder, which a run that is refused does not touch.
         status = runtime.run_on_main(lambda: at_end.enter_context(RunStatusFile(folder)))

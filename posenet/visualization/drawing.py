@@ -93,7 +93,7 @@ def draw_people(
             _draw_number(drawing, person, person.id)
     if numbers:  # after all people, who would hide them
         for index, person in shown:
-            _draw_number(drawing, person, person.id or index + 1)
+            _draw_number(drawing, person, index + 1 if person.id is None else person.id)
     return drawing.view(Drawing)
 
 

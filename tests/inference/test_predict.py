@@ -78,11 +78,13 @@ def test_inputs_whose_outputs_are_complete_are_left_out(photos: Path, clip: Path
     assert count_predicted(inputs, **options, **stop_after(10))[1].is_interrupted
     assert sorted(os.listdir("drawn")) == ["a.png", "clip.part.mp4"]
     number, summary = count_predicted(inputs, **options)
-    assert (number, summary.done, summary.counts["predicted"]) == (23, 1, 23)
+    assert (number, summary.done, summary.counts["video frames"]) == (23, 1, 22)
     assert str(summary) == "23 detections in 1 image and 22 video frames; 1 input done before"
     assert count_predicted(inputs, **options)[0] == 0
     Path("drawn/b.png").unlink()
-    assert count_predicted(inputs, **options)[0] == 1
+    numbers: list[int | None] = []
+    predict(photos, lambda num_images: numbers.append(num_images) or spot_predictor(), **options)
+    assert numbers == [1], "those that are left out do not count for the choice of the backend"
     for name in ("a.png", "b.png"):
         assert Path("drawn", name).read_bytes() == Path("whole", name).read_bytes()
     for one, other in zip(read_video("drawn/clip.mp4"), read_video("whole/clip.mp4"), strict=True):
@@ -261,12 +263,14 @@ def test_large_photographs_are_read_smaller_if_nobody_draws_them(orientation: in
     assert (entry["height"], entry["width"]) == whole.frame.size
 
 
-def test_a_photograph_of_which_all_maps_are_drawn_is_read_whole() -> None:
+def test_a_photograph_of_which_all_maps_are_drawn_is_read_whole_and_a_video_gets_a_folder(clip: Path) -> None:
     Path("photo.jpg").write_bytes(encode(spot_image(128, 160, (30.0, 25.0), (110.0, 76.0), 6)))
     predictor = Predictor(SpotNetwork(), InferenceConfig(height=64), min_score=0)
     results: list[Result] = []
-    predict("photo.jpg", predictor, heatmaps="maps", on_result=results.append)
+    predict(["photo.jpg", clip], predictor, heatmaps="maps", on_result=results.append)
     assert results[0].frame.image.shape == (128, 160, 3) and predictor.reduction_of((128, 160)) == 2
+    assert sorted(os.listdir("maps")) == ["clip", "photo.jpg"]
+    assert sorted(os.listdir("maps/clip")) == [f"{number:06d}.jpg" for number in range(22)]
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ import torch
 from posenet.data.dataset import Batch, PoseDataset
 from posenet.data.store import Store
 from posenet.data.targets import TargetRenderer
-from posenet.inference.media.sources import Frame, Source, parse_standard_input
-from posenet.inference.outputs.output_files import output_paths, sheet_path, sheet_suffix
+from posenet.inference.media.sources import Source
 from posenet.settings import Config
 from posenet.skeleton import COCO
 from posenet.visualization.drawing import MIDDLE, OUTLINE
@@ -73,14 +72,6 @@ def test_a_sheet_holds_all_tiles_in_rows(title: str) -> None:
         assert np.array_equal(sheet[top : top + 20, left : left + 200], tile)
     assert (sheet[:title_height] > 150).any() == bool(title)
     assert contact_sheet(tiles[:2], 7).shape[1] == 2 * (200 + GAP) + GAP, "no wider than its tiles"
-
-
-def test_sheets_of_images_are_files_and_those_of_videos_are_folders(tmp_path: Path) -> None:
-    sources = [*parse_standard_input(b"a.png\nx/A.jpg\na.mp4"), CAMERA]
-    paths = output_paths(sources, tmp_path, sheet_suffix)
-    assert [path.name for path in paths.values()] == ["a.jpg", "A-2.jpg", "a", "camera-2"]
-    assert sheet_path(paths[sources[0]], Frame(sources[0], IMAGE)) == tmp_path / "a.jpg"
-    assert sheet_path(paths[CAMERA], Frame(CAMERA, IMAGE, 12)) == tmp_path / "camera-2" / "000012.jpg"
 
 
 @pytest.mark.parametrize("size", [(300, 400), (400, 300), (1, 1), (2, 3000), (3000, 2)])

@@ -35,10 +35,8 @@ from posenet.threads import map_in_threads, read_ahead
 if TYPE_CHECKING:
     from posenet.inference.media.video import PyAVReader
 
-READ_AHEAD = 32
+READ_AHEAD = 8
 """Number of image files or frames of a video that are read before they are requested."""
-READ_AHEAD_BYTES = 64 * 2**20
-"""Fewer, if they take more memory than this."""
 READ_THREADS = 4
 """Number of threads that read image files."""
 _log = logging.getLogger(__name__)
@@ -91,7 +89,7 @@ def read_frames(
     for is_image, group in itertools.groupby(found, lambda item: isinstance(item, Source) and item.kind == "image"):
         if is_image:
             read = functools.partial(_read_image, reduction_of=reduction_of)
-            yield from read_in_threads(read, cast(Iterator[Source], group), _size)
+            yield from read_in_threads(read, cast(Iterator[Source], group))
             continue
         for item in group:
             if isinstance(item, Frame):
@@ -144,13 +142,9 @@ def _failed(source: Source, error: Exception) -> Frame:
     return Frame(source, error=DataError(text))
 
 
-def read_in_threads(
-    read: Callable[[Item], Read], items: Iterable[Item], size_of: Callable[[Read], int]
-) -> Generator[Read, None, None]:
-    """``map(read, items)`` on several threads, ahead of the caller; ``size_of`` is the bytes of what was read."""
-    return map_in_threads(
-        read, items, workers=READ_THREADS, ahead=READ_AHEAD, size_of=size_of, max_size=READ_AHEAD_BYTES
-    )
+def read_in_threads(read: Callable[[Item], Read], items: Iterable[Item]) -> Generator[Read, None, None]:
+    """``map(read, items)`` on several threads, ahead of the caller."""
+    return map_in_threads(read, items, workers=READ_THREADS, ahead=READ_AHEAD)
 
 
 def require_pyav() -> None:
@@ -180,16 +174,14 @@ def _read_video(source: Source, selection: FrameSelection, stop_requested: Calla
 
 def _frames_of(source: Source, selection: FrameSelection, stop_requested: Callable[[], bool]) -> Iterator[Frame]:
     if source.kind == "animation":
-        yield from read_ahead(
-            read_animation(source, selection), ahead=READ_AHEAD, size_of=_size, max_size=READ_AHEAD_BYTES
-        )
+        yield from read_ahead(read_animation(source, selection), READ_AHEAD)
         return
     reader = Camera(source) if source.kind == "camera" else _open_video(source)
     if isinstance(reader, Camera) or reader.is_live:
         yield from read_live(reader, selection, stop_requested)
         return
     with contextlib.closing(reader):
-        yield from read_ahead(reader.frames(selection), ahead=READ_AHEAD, size_of=_size, max_size=READ_AHEAD_BYTES)
+        yield from read_ahead(reader.frames(selection), READ_AHEAD)
 
 
 def _open_video(source: Source) -> PyAVReader:
@@ -197,8 +189,3 @@ def _open_video(source: Source) -> PyAVReader:
     from posenet.inference.media.video import PyAVReader
 
     return PyAVReader(source)
-
-
-def _size(frame: Frame) -> int:
-    """Bytes of the image."""
-    return frame.image.nbytes

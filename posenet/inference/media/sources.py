@@ -29,6 +29,12 @@ VIDEO_SUFFIXES = frozenset(
 """Files that count as videos when a folder is listed."""
 NO_VIDEO_FORMATS = frozenset(["tty"])
 """FFmpeg takes any text for a recording of a terminal."""
+_WEIGHTS = "has the weights of a network, not images: give it with --weights"
+_DATA = "has settings or data, not images: give images, videos or their folder"
+OTHER_FILES = dict.fromkeys([".pth", ".pt", ".onnx"], _WEIGHTS) | dict.fromkeys(
+    [".yaml", ".yml", ".json", ".h5", ".toml"], _DATA
+)
+"""Files that are given in place of images by mistake, and what to do instead."""
 MAX_NAME = 100
 """Characters of a name that a message shows, where the name may be an image as text."""
 START_BYTES = 4096
@@ -197,7 +203,10 @@ def find_sources(
 
 def _expand_input(item: str, recursive: bool) -> Iterator[Source]:
     if item.lower().startswith("file://"):
-        item = url2pathname(split_address(item).path)
+        address = split_address(item)
+        if address.hostname not in (None, "localhost"):
+            raise DataError(f"{item} is a file of another machine; give a path of this one, as file:///folder/a.jpg")
+        item = url2pathname(address.path)
     if item.startswith("~") and not os.path.lexists(item):  # where no shell has replaced it
         item = os.path.expanduser(item)
     path = Path(item)
@@ -213,6 +222,8 @@ def _expand_input(item: str, recursive: bool) -> Iterator[Source]:
         yield Source("camera", item)  # also one that is not connected
     elif is_address(item):
         yield _named_source(item)
+    elif path.suffix.lower() in OTHER_FILES and path.is_file():
+        raise DataError(f"{item} {OTHER_FILES[path.suffix.lower()]}")
     else:
         for file in find_images([item], IMAGE_SUFFIXES | VIDEO_SUFFIXES, recursive=recursive):
             subfolder = file.parent.relative_to(path) if path.is_dir() else Path()

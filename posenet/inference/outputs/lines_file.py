@@ -55,13 +55,9 @@ class LinesFile:
             self._opened()
 
     def write(self, record: Record) -> None:
-        """Append the record of an image or of a frame."""
+        """Append the record of an image or of a frame, or that all frames of a video are there."""
         with name_file_in_errors(self.path):
             self._opened().write(json.dumps(record).encode() + b"\n")
-
-    def finish(self, source: Source, frames: int, error: DataError | None) -> None:
-        """Append that all frames of a video are there, apart from those that could not be read."""
-        self.write({"file_name": source.name, "frames": frames} | ({"error": str(error)} if error else {}))
 
     def records(self, sources: Iterable[Source]) -> Iterator[tuple[Source, Record]]:
         """The images and frames in the file, in the order of their sources."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from posenet.errors import ConfigError, DataError
 from posenet.files import MAX_NAME_BYTES, check_outputs, is_standard_output, name_numbers, resolve_link, shorten_name
 from posenet.images import IMAGE_SUFFIXES, WRITABLE_SUFFIXES
-from posenet.inference.media.sources import VIDEO_SUFFIXES, Frame, FrameSelection, Source
+from posenet.inference.media.sources import VIDEO_SUFFIXES, FrameSelection, Source
 from posenet.visualization.drawing import KEYPOINT_MIN_SCORE
 
 WRITABLE_VIDEO_SUFFIXES = frozenset(".avi .m4v .mkv .mov .mp4".split())
@@ -55,16 +55,6 @@ class PredictionOptions(FrameSelection):
             path = getattr(self, name)
             object.__setattr__(self, name, None if path is None else os.fspath(path))
 
-    @property
-    def names_outputs(self) -> bool:
-        """Whether any output is named; otherwise drawings go to ``DEFAULT_FOLDER``."""
-        return self.show or any(getattr(self, name) for name in _OUTPUTS)
-
-    @property
-    def is_tracked(self) -> bool:
-        """Whether people get numbers that stay."""
-        return self.track or self.smooth
-
 
 @dataclass(frozen=True)
 class Outputs:
@@ -76,29 +66,24 @@ class Outputs:
     """Of all maps; empty without them."""
     people: dict[Source, Path]
     """A file of the people of each source; empty without them."""
-    json: str | None
-    """One file of all people."""
-    coco: str | None
-    csv: str | None
+    of_all: dict[str, str]
+    """The files of all people, by the options that name them."""
     lines: Path | None
-    """A file with a line for each image. One of all people is put together from it, where a prediction is resumed."""
+    """A file with a line for each image. Where a prediction is resumed, those of all people are made from it."""
     folders: list[str]
     """The folders that are named by the user, or chosen."""
     new_folders: list[str]
     """Those that did not exist."""
-    export: str | None = None
-    """A file for correction in a labelling tool."""
 
     @property
     def files(self) -> list[str]:
-        """The files of all people."""
-        return [str(path) for path in (self.lines, self.json, self.coco, self.csv, self.export) if path]
+        """The files of all people, and of lines."""
+        return [*([str(self.lines)] if self.lines else []), *self.of_all.values()]
 
     def of_source(self, source: Source) -> list[Path]:
         """The files that a source has for itself, which show that it is done; without the sheets of a video."""
-        paths = [self.drawings.get(source), self.people.get(source)]
-        paths += [self.sheets.get(source)] if source.kind == "image" else []
-        return [path for path in paths if path is not None]
+        of_kinds = [self.drawings, self.people, *([self.sheets] if source.kind == "image" else [])]
+        return [paths[source] for paths in of_kinds if source in paths]
 
 
 def choose_outputs(
@@ -113,37 +98,39 @@ def choose_outputs(
         ConfigError: the options contradict each other.
         DataError: a file cannot be written, see ``check_outputs``.
     """
-    output, json, heatmaps = options.output, options.json, options.heatmaps
-    if options.resume and not options.names_outputs:
+    is_named = options.show or any(getattr(options, name) for name in _OUTPUTS)
+    if options.resume and not is_named:
         raise ConfigError(_NEEDS_OUTPUT)
-    made = None if options.names_outputs else _make_default_folder()
-    output = output or made
-    json_folder = json if json and _is_folder(json) else None
-    json_file = None if json_folder else json
-    if json_file and Path(json_file).suffix.lower() not in ("", ".json", ".jsonl"):
+    made = None if is_named else _make_default_folder()
+    named = {"output": options.output or made, "heatmaps": options.heatmaps}
+    of_all = {name: getattr(options, name) for name in ("json", "coco", "csv", "export") if getattr(options, name)}
+    json = of_all.get("json")
+    if json and _is_folder(json):
+        named["json"] = of_all.pop("json")
+    elif json and Path(json).suffix.lower() not in ("", ".json", ".jsonl"):
         raise ConfigError(
             f"{json} is no name of a JSON file; end it with .json, or .jsonl for one image per line, or name a "
             "folder for a file of each image"
         )
-    named = {
-        name: folder for name, folder in (("output", output), ("heatmaps", heatmaps), ("json", json_folder)) if folder
-    }
-    for name, folder in named.items():
+    folders = {name: folder for name, folder in named.items() if folder}
+    for name, folder in folders.items():
         suffix = Path(folder).suffix
         if suffix.lower() in IMAGE_SUFFIXES | VIDEO_SUFFIXES and not Path(folder).exists():
             raise ConfigError(f"{name} {folder} would be a folder for files named like the inputs; leave out {suffix}")
-    is_lines = json_file is not None and Path(json_file).suffix.lower() == ".jsonl"
+
+    def paths_in(name: str, suffix_of: Callable[[Source], str]) -> dict[Source, Path]:
+        return output_paths(sources, Path(folders[name]), suffix_of) if name in folders else {}
+
+    is_lines = Path(of_all.get("json", "")).suffix.lower() == ".jsonl"
     outputs = Outputs(
-        drawings=output_paths(sources, Path(output), drawing_suffix) if output else {},
-        sheets=output_paths(sources, Path(heatmaps), sheet_suffix) if heatmaps else {},
-        people=output_paths(sources, Path(json_folder), lambda source: ".json") if json_folder else {},
-        json=None if is_lines else json_file,
-        coco=options.coco,
-        csv=options.csv,
-        lines=resolve_link(Path(json_file)) if json_file and is_lines else None,
-        folders=list(named.values()),
-        new_folders=[folder for folder in named.values() if folder == made or not os.path.exists(folder)],
-        export=options.export,
+        drawings=paths_in("output", drawing_suffix),
+        # The sheets of a video are files in a folder.
+        sheets=paths_in("heatmaps", lambda source: ".jpg" if source.kind == "image" else ""),
+        people=paths_in("json", lambda source: ".json"),
+        lines=resolve_link(Path(of_all.pop("json"))) if is_lines else None,
+        of_all=of_all,
+        folders=list(folders.values()),
+        new_folders=[folder for folder in folders.values() if folder == made or not os.path.exists(folder)],
     )
     if options.resume:
         outputs = _with_lines(outputs)
@@ -166,7 +153,7 @@ def _with_lines(outputs: Outputs) -> Outputs:
     regular = [resolve_link(path) for path in of_all if path.is_file() or not path.exists()]
     if outputs.lines is None and regular:
         outputs = dataclasses.replace(outputs, lines=regular[0].with_suffix(".jsonl"))
-    if outputs.lines is None and (outputs.files or not (outputs.drawings or outputs.people or outputs.sheets)):
+    if outputs.lines is None and (outputs.of_all or not (outputs.drawings or outputs.people or outputs.sheets)):
         raise ConfigError(_NEEDS_OUTPUT)
     return outputs
 
@@ -220,13 +207,3 @@ def drawing_suffix(source: Source) -> str:
     if source.kind == "image":
         return source.suffix if source.suffix.lower() in WRITABLE_SUFFIXES else ".png"
     return source.suffix if source.suffix.lower() in WRITABLE_VIDEO_SUFFIXES else ".mp4"
-
-
-def sheet_suffix(source: Source) -> str:
-    """The suffix of the sheet of maps of an image; the sheets of a video are files in a folder without a suffix."""
-    return ".jpg" if source.kind == "image" else ""
-
-
-def sheet_path(path: Path, frame: Frame) -> Path:
-    """The sheet of a frame of a source with this ``output_paths``; those of a video are named by frame number."""
-    return path if frame.number is None else path / f"{frame.number:06d}.jpg"

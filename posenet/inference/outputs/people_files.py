@@ -17,8 +17,6 @@ import numpy as np
 from posenet.annotations.coco import COCO_CATEGORY
 from posenet.files import name_numbers, open_text_output
 from posenet.inference.media.sources import Frame, Source
-from posenet.inference.outputs.output_files import Outputs
-from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton import twins
@@ -29,20 +27,6 @@ Write = Callable[[Source, Record], None]
 """Writes the record of an image that could be read. Records come in order."""
 MAX_IMAGE_NUMBER = 2**53
 """Larger numbers are not image ids: many JSON readers round them."""
-
-
-def open_people_files(
-    outputs: Outputs, sources: Sequence[Source], predictor: Predictor, stack: contextlib.ExitStack
-) -> list[Write]:
-    """Open the files of all people, which ``stack`` completes; not the one that has a line for each image."""
-    files = []
-    if outputs.json:
-        files.append(write_json(Path(outputs.json)))
-    if outputs.coco:
-        files.append(write_coco(Path(outputs.coco), sources, predictor.skeleton))
-    if outputs.csv:
-        files.append(write_csv(Path(outputs.csv), predictor.skeleton))
-    return list(map(stack.enter_context, files))
 
 
 class ImageIds:

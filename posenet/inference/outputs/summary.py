@@ -44,13 +44,14 @@ class PredictionSummary:
     files: list[str] = field(default_factory=list)
     """The files and folders that were written."""
 
-    def add(self, result: Result) -> None:
-        """Count a result; log the first error of each source."""
+    def add(self, result: Result, failure: DataError | None = None) -> None:
+        """Count a result, or the ``failure`` of writing it; log the first error of each source."""
         frame = result.frame
-        if frame.error:
+        error = failure or frame.error
+        if error:
             if frame.source not in self.unreadable:
-                self.unreadable[frame.source] = frame.error
-                _log.warning("%s", frame.error)
+                self.unreadable[frame.source] = error
+                _log.warning("%s", error)
             return
         self.best_score = max(self.best_score, result.best_score)
         self.tracks.update((frame.source, person.id) for person in result if person.id is not None)
@@ -86,7 +87,7 @@ class PredictionSummary:
 
     def speed(self) -> str:
         """Images or frames per second, and the share of the time in which each stage was at work; empty without any."""
-        count = self.counts["predicted"]
+        count = self.counts["images"] + self.counts["video frames"]
         if not count or not self.seconds:
             return ""
         unit = "frames" if self.counts["video frames"] else "images"

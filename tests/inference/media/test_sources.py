@@ -113,8 +113,21 @@ def test_what_is_no_name_of_an_input_is_a_short_error(name: str) -> None:
 def test_an_address_of_a_file_and_a_tilde_name_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_image(tmp_path / "a b.png", GREY)
     monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ((tmp_path / "a b.png").as_uri(), "~/a b.png"):
+    address = (tmp_path / "a b.png").as_uri()
+    for name in (address, address.replace("file://", "file://localhost"), "~/a b.png"):
         assert find_sources([name]) == [Source("image", tmp_path / "a b.png")]
+    with pytest.raises(DataError, match="file://host/.* is a file of another machine"):
+        find_sources([address.replace("file://", "file://host")])
+
+
+@pytest.mark.parametrize(
+    "name, remedy", [("last.pth", "--weights"), ("NET.ONNX", "--weights"), ("data.yaml", "images"), ("a.h5", "images")]
+)
+def test_weights_and_data_in_place_of_images_are_refused(folder: Path, name: str, remedy: str) -> None:
+    (folder / name).write_bytes(b"not read here")
+    with pytest.raises(DataError, match=f"{name} has .*: give .*{remedy}"):
+        find_sources([folder / "b.png", folder / name])
+    assert len(find_sources([folder])) == 3, "in a folder they are left out"
 
 
 def test_a_web_page_at_an_address_is_named(tmp_path: Path) -> None:
