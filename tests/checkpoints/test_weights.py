@@ -259,7 +259,7 @@ def test_maps_get_no_other_meaning_than_that_in_the_checkpoint(tmp_path: Path) -
     path = write_checkpoint(tmp_path / "a.pth")
     stored = stored_config(path)
     skeleton = dataclasses.replace(COCO, keypoints=COCO.keypoints[::-1])
-    difference = "number 1 is 'left_ear', not 'nose'"
+    difference = "another order .*'left_ear'"
     other = dataclasses.replace(stored, model=dataclasses.replace(stored.model, skeleton=skeleton))
     with pytest.raises(CheckpointError, match=difference):
         load_model(path, other)

@@ -16,10 +16,15 @@ from posenet.errors import ConfigError, ConnectError
 from tests.helpers.process_groups import free_port
 from tests.helpers.process_runs import fork_process, wait_for_exit
 
-TIMEOUT_SECONDS = 2.0
+TIMEOUT_SECONDS = 1.5
 """For the processes of these tests to meet."""
 LIMIT_SECONDS = 12
 """Within this time all ranks have ended, also on a busy machine."""
+
+
+@pytest.fixture(autouse=True)
+def short_farewell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("posenet.devices.meeting.FAREWELL_SECONDS", 1.0)
 
 
 def outcomes(folder: Path, *variables: Mapping[str, object]) -> list[tuple[str, str, float]]:
