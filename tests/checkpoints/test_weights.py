@@ -236,7 +236,7 @@ def test_every_door_refuses_the_same_weights_and_changes_nothing(
     doors: dict[str, Callable[[], object]] = {
         "load_weights": lambda: load_weights(other, path),
         "load_model": lambda: load_model(path),
-        "resume": lambda: config_of_run(None, [], False, tmp_path, (path, read_checkpoint(path))),
+        "resume": lambda: config_of_run(None, [], tmp_path, (path, read_checkpoint(path))),
         "import": lambda: import_weights(path, tmp_path / "imported.pth"),
         "export": lambda: export_weights(path, tmp_path / "exported.pth"),
         "teacher": lambda: load_teacher(teacher, torch.device("cpu")),
