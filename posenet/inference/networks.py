@@ -32,6 +32,8 @@ BACKENDS: tuple[BackendName, ...] = ("auto", "torch", "openvino", "onnxruntime")
 """Software that runs a network; "auto" is the fastest that is installed and as accurate."""
 RUNTIMES = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}
 """Packages that run ONNX files, and what they are called; the fastest on a CPU first. Each is an extra of posenet."""
+EXPORTS = "posenet.inference.exports"
+"""A part that can be removed."""
 FEW_IMAGES = 32
 """For so many images, PyTorch ends before a checkpoint is converted for a faster runtime: with ``tiny`` and with four
 stacks, both are equal at 30 to 55 images on the processors that were measured. See docs/deployment.md."""
@@ -59,7 +61,7 @@ def load_network(
     """
     if backend not in BACKENDS:
         raise ConfigError(f"backend {truncate_for_message(backend)} is unknown; use {', '.join(BACKENDS)}")
-    if (is_exported_file(path) or backend not in ("auto", "torch")) and not _has_exports():
+    if (is_exported_file(path) or backend not in ("auto", "torch")) and not is_installed(EXPORTS):
         raise ConfigError(
             f"{path}: this installation has no part that runs exported files; use a checkpoint in PyTorch"
         )
@@ -78,10 +80,6 @@ def load_network(
         )
     path = find_weights(path)  # a missing file is reported before PyTorch is imported
     return _load_checkpoint(path, config, device, amp, backend, num_images)
-
-
-def _has_exports() -> bool:
-    return is_installed("posenet.inference.exports")
 
 
 def _load_checkpoint(
@@ -141,7 +139,7 @@ def _fastest_backend(device: torch.device, amp: Amp) -> BackendName:
     from posenet.devices.precision import select_amp
 
     is_native = amp in ("off", select_amp(device, "auto"))
-    if device.type != "cpu" or not is_native or not _has_exports() or not is_installed("onnx"):
+    if device.type != "cpu" or not is_native or not (is_installed(EXPORTS) and is_installed("onnx")):
         return "torch"
     if is_installed("openvino"):
         return "openvino"

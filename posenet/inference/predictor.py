@@ -18,9 +18,8 @@ from posenet.errors import ConfigError, DataError
 from posenet.images import REDUCTIONS, ChannelOrder, ImageInput, is_encoded, to_bgr
 from posenet.inference.decoder.decode import decode
 from posenet.inference.image_to_maps import InputBatch, Letterbox, PendingMaps, prepare_inputs, start_network
-from posenet.inference.media.animation import read_animation
 from posenet.inference.media.frames import FrameInput, read_frames
-from posenet.inference.media.sources import IN_MEMORY, Frame, FrameSelection, find_sources
+from posenet.inference.media.sources import IN_MEMORY, Frame, find_sources
 from posenet.inference.networks import BackendName, MapFunction, TorchNetwork, load_network
 from posenet.inference.pipeline import predict_frames
 from posenet.inference.result import Result
@@ -248,7 +247,7 @@ class Predictor:
         predictor = copy.copy(self)
         predictor.keep_maps = True
         batch = predictor.prepare_inputs([to_bgr(image, channels)])
-        rows, columns = batch.map_letterboxes[0].image_cells
+        rows, columns = batch.letterboxes[0][0].image_cells
         return predictor.run_network(batch)[0][:, :rows, :columns]
 
     def letterbox(self, image_size: tuple[int, int], scale: float = 1.0) -> Letterbox:
@@ -279,12 +278,15 @@ def read_single_image(image: ImageInput, channels: ChannelOrder) -> Frame:
     if not isinstance(image, (str, os.PathLike)) or is_encoded(image):
         return Frame(IN_MEMORY, to_bgr(image, channels))
     [source, *others] = find_sources([str(image)])
-    frames = list(itertools.islice(read_animation(source, FrameSelection()), 2)) if source.kind == "animation" else []
-    if others or source.kind in ("video", "camera") or len(frames) > 1:
+    is_several = bool(others) or source.kind in ("video", "camera")
+    frames = [] if is_several else list(itertools.islice(read_frames(source), 2))
+    if len(frames) != 1:
         raise DataError(
             f"{image} is not a single image; use predictor.stream({str(image)!r}), which returns a result for each"
         )
-    return frames[0] if frames else Frame(source, to_bgr(source.path or str(source.url)))
+    if frames[0].error is not None:
+        raise frames[0].error
+    return frames[0]
 
 
 def _network_in_memory(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,11 +17,12 @@ from torch import Tensor, nn
 import posenet
 from posenet.errors import DataError
 from posenet.images import read_image
-from posenet.inference.exports.exported_file import INPUT, OUTPUT, describe_config, require_packages
+from posenet.inference.exports.runtimes import CONSTANTS, INPUT, OUTPUT, PROPERTY, require_packages
 from posenet.model.fused import FusedNetwork
 from posenet.model.input_format import images_to_input
 from posenet.progress_bar import progress_bar
-from posenet.settings import INPUT_MULTIPLE, Config
+from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, PADDING, Config, config_to_dict
+from posenet.skeleton.skeleton_file import skeleton_to_table
 
 if TYPE_CHECKING:
     import onnx
@@ -156,6 +158,26 @@ def _describe(model: onnx.ModelProto, config: Config, precision: str) -> None:
     channels.dim_value = config.model.skeleton.num_channels  # replaces a name
     onnx.helper.set_model_props(model, describe_config(config, precision))
     onnx.checker.check_model(model)
+
+
+def describe_config(config: Config, precision: str) -> dict[str, str]:
+    """The properties of a file with convolutions in float32 or int8: what prediction needs of the configuration.
+
+    ``read_config`` does not need the entries from ``colours`` to ``channels``: they are for other programs.
+    """
+    tables = config_to_dict(config)
+    stored: dict[str, Any] = {
+        "precision": precision,
+        "colours": "BGR",
+        "padding": PADDING,
+        "padded_sides": ["right", "bottom"],
+        "first_cell": (MAP_STRIDE - 1) / 2,
+        "channels": config.model.skeleton.describe_channels(),
+        "inference": tables["inference"],
+        "tracking": tables["tracking"],
+        "model": {"skeleton": skeleton_to_table(config.model.skeleton)},
+    }
+    return {PROPERTY: json.dumps(CONSTANTS | stored)}
 
 
 def _copy_shared_weights(model: onnx.ModelProto) -> None:
