@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -27,10 +27,9 @@ from posenet.inference.image_to_maps import Letterbox
 from posenet.inference.media.frames import read_in_threads
 from posenet.inference.media.sources import Frame, Source
 from posenet.inference.networks import BackendName, device_of_process, is_exported_file
-from posenet.inference.pipeline import predict_frames
+from posenet.inference.pipeline import predict_frames, split_into_blocks
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
-from posenet.inference.split_among_processes import split_into_blocks
 from posenet.messages import pluralize
 from posenet.person import Person
 from posenet.progress_bar import progress_bar
@@ -183,9 +182,13 @@ class AnnotatedResult(NamedTuple):
     """The people in an annotated image."""
 
     image: CocoImage
-    reading: ImageReading
     result: Result
     """In pixels of the image that was read."""
+
+    @property
+    def reading(self) -> ImageReading:
+        """The sizes of the image."""
+        return ImageReading(self.result.frame.size, (self.image.height, self.image.width))
 
     def to_coco(self, category: int) -> list[CocoResult]:
         """The people in COCO's results format, in pixels of the annotated size; ``category`` is that of the split."""
@@ -196,30 +199,24 @@ class AnnotatedResult(NamedTuple):
 def predict_annotated_images(
     predictor: Predictor, sources: Iterable[tuple[CocoImage, Source]]
 ) -> Generator[AnnotatedResult, None, None]:
-    """Predict images in order. Background threads read the next images.
+    """Predict images in order; ``DataError`` if one cannot be read, or has other proportions than annotated."""
+    waiting: deque[CocoImage] = deque()  # whose results have not come
 
-    ``DataError`` if an image is missing, cannot be read, or has other proportions than annotated.
-    """
-    waiting: deque[tuple[CocoImage, ImageReading]] = deque()  # of the frames whose results have not come
-
-    def read(item: tuple[CocoImage, Source]) -> tuple[Frame, CocoImage, ImageReading]:
+    def read(item: tuple[CocoImage, Source]) -> tuple[CocoImage, Frame]:
         image, source = item
-        path = cast(Path, source.path)
-        annotated_size = (image.height, image.width)
-        pixels = read_image(path)
-        size = (pixels.shape[0], pixels.shape[1])
-        check_proportions(path, size, annotated_size)
-        return Frame(source, pixels), image, ImageReading(size, annotated_size)
+        frame = Frame(source, read_image(source.name))
+        check_proportions(source.name, frame.size, (image.height, image.width))
+        return image, frame
 
     def frames() -> Iterator[Frame]:
-        with contextlib.closing(read_in_threads(read, sources, lambda item: item[0].image.nbytes)) as images_read:
-            for frame, image, reading in images_read:
-                waiting.append((image, reading))
+        with contextlib.closing(read_in_threads(read, sources, lambda item: item[1].image.nbytes)) as images_read:
+            for image, frame in images_read:
+                waiting.append(image)
                 yield frame
 
     with contextlib.closing(predict_frames(predictor, frames())) as results:
         for result in results:
-            yield AnnotatedResult(*waiting.popleft(), result)
+            yield AnnotatedResult(waiting.popleft(), result)
 
 
 def scale_people(people: Sequence[Person], size: tuple[int, int], other_size: tuple[int, int]) -> Sequence[Person]:
@@ -239,10 +236,9 @@ def log_readings(readings: Iterable[ImageReading]) -> None:
 def find_annotated_images(
     folder: str | Path, images: Iterable[CocoImage], batch_size: int
 ) -> list[list[tuple[CocoImage, Source]]]:
-    """The images and their files, in blocks as ``split_into_blocks`` makes them.
+    """The images and their files, in blocks as ``split_into_blocks`` makes them; ``DataError`` if a file is missing.
 
-    Images of the same shape follow each other, so that the network gets full batches. ``DataError`` if a file is
-    missing.
+    Images of the same shape follow each other, so that the network gets full batches.
     """
     ordered = sorted(images, key=lambda image: image.width / image.height)
     paths = [Path(folder, image.file_name) for image in ordered]

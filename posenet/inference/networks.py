@@ -57,7 +57,9 @@ def load_network(
 ) -> tuple[MapFunction, Config]:
     """Load a checkpoint or an exported file; the arguments are those of ``Predictor``.
 
-    Return also its configuration; for published weights, which have none, the defaults with the size of their network.
+    A checkpoint becomes a fused copy of the network in PyTorch, or an ONNX file in a runtime, to which it is converted
+    once. Return also the configuration; for published weights, which have none, the defaults with the size of their
+    network.
     """
     if backend not in BACKENDS:
         raise ConfigError(f"backend {truncate_for_message(backend)} is unknown; use {', '.join(BACKENDS)}")
@@ -79,18 +81,6 @@ def load_network(
             "written (.onnx)"
         )
     path = find_weights(path)  # a missing file is reported before PyTorch is imported
-    return _load_checkpoint(path, config, device, amp, backend, num_images)
-
-
-def _load_checkpoint(
-    path: Path,
-    config: Config | None,
-    device: str,
-    amp: Amp | Literal["auto"],
-    backend: BackendName,
-    num_images: int | None,
-) -> tuple[MapFunction, Config]:
-    """A fused copy of the network in PyTorch, or an ONNX file in a runtime, to which a checkpoint is converted once."""
     import torch
 
     from posenet.checkpoints.weights import load_model, stored_config
@@ -133,8 +123,7 @@ def _load_checkpoint(
 def _fastest_backend(device: torch.device, amp: Amp) -> BackendName:
     """The fastest installed backend that computes in a precision on a CPU, or PyTorch on another device.
 
-    OpenVINO is faster than PyTorch in bf16 and in float32; ONNX Runtime in float32, the only precision that it has on a
-    CPU. Only PyTorch emulates a precision that the CPU does not compute in.
+    ONNX Runtime has only float32 on a CPU. Only PyTorch emulates a precision that the CPU does not compute in.
     """
     from posenet.devices.precision import select_amp
 
@@ -147,11 +136,7 @@ def _fastest_backend(device: torch.device, amp: Amp) -> BackendName:
 
 
 def device_of_process(path: str | Path, device: str, backend: BackendName, local_rank: int) -> str:
-    """The device of one of several processes on this machine, for ``load_network`` with the same path and backend.
-
-    In PyTorch, the local rank is its index among the devices of the type that ``device`` names. OpenVINO and ONNX
-    Runtime get ``device`` as it is in every process.
-    """
+    """The device of one of several processes on this machine: in PyTorch that of its local rank, else ``device``."""
     if backend not in ("auto", "torch") or is_exported_file(path):
         return device
     from posenet.devices.parallel import device_of_rank

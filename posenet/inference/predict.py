@@ -34,9 +34,9 @@ from posenet.inference.outputs.people_files import (
     write_json,
 )
 from posenet.inference.outputs.summary import PredictionSummary
+from posenet.inference.pipeline import split_into_blocks
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
-from posenet.inference.split_among_processes import split_into_blocks
 from posenet.messages import pluralize, to_single_line
 from posenet.progress_bar import progress_bar
 from posenet.visualization.sheets import draw_heatmap_sheet

@@ -43,10 +43,9 @@ _log = logging.getLogger(__name__)
 class Predictor:
     """Finds people in images with a trained network.
 
-    The network is set to evaluation mode and is not copied, so that a network in training can be evaluated.
-    ``FusedNetwork`` is a faster copy of a network that is no longer trained. Several threads may use one predictor at
-    the same time. The people found in an image do not depend on the other images of its batch, except for rounding on
-    some devices.
+    The network is set to evaluation mode and is not copied; ``FusedNetwork`` is a faster copy of one that is no longer
+    trained. Several threads may use one predictor at the same time. The people found in an image do not depend on the
+    other images of its batch, except for rounding on some devices.
 
     Args:
         network: what finds people: by default the published weights. A checkpoint, ours or a published one; an exported
@@ -212,10 +211,7 @@ class Predictor:
         return prepare_inputs(self.network, images, self.settings.scales, self.letterbox)
 
     def start_network(self, batch: InputBatch) -> PendingMaps:
-        """Start to compute the maps of a batch, averaged over scales and flip, without waiting for a device.
-
-        The maps are those that people are decoded from; with ``keep_maps``, also person mask and keypoint foreground.
-        """
+        """Start to compute the maps of a batch; with ``keep_maps``, also person mask and keypoint foreground."""
         return start_network(self.network, batch, self.skeleton, flip=self.settings.flip, all_channels=self.keep_maps)
 
     def run_network(self, batch: InputBatch) -> list[np.ndarray]:
@@ -230,11 +226,7 @@ class Predictor:
         for frame, letterbox, maps in zip(frames, pending.letterboxes, maps_of_images):
             # ``min_score`` applies to people as they are found. The decoder's own limit, which is lower, applies before
             # people share keypoints, and so another one would change who gets which.
-            people = decode(
-                maps,
-                keypoint_threshold=self.settings.keypoint_threshold,
-                skeleton=self.skeleton,
-            )
+            people = decode(maps, keypoint_threshold=self.settings.keypoint_threshold, skeleton=self.skeleton)
             kept = [person for person in people if person.score >= self.min_score]
             rows, columns = letterbox.image_cells
             kept_maps = maps[:, :rows, :columns] if self.keep_maps else None
@@ -257,8 +249,7 @@ class Predictor:
     def reduction_of(self, image_size: tuple[int, int]) -> int:
         """How much smaller an image of (height, width) may be read, so that it still is not enlarged for the network.
 
-        One of ``REDUCTIONS`` that divides both, so that pixels of the smaller image cover those of the image exactly;
-        else 1.
+        One of ``REDUCTIONS`` that divides both, or 1: pixels of the smaller image cover those of the image exactly.
         """
         resized = self.letterbox(image_size, max(self.settings.scales)).resized
         for reduction in REDUCTIONS:

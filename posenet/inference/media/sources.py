@@ -71,7 +71,7 @@ class Source:
     subfolder: Path = Path()
     """Where a recursive search found it, relative to the folder that was searched."""
     block: int = field(default=0, compare=False)
-    """Only images of the same block are predicted together; see ``split_among_processes.split_into_blocks``."""
+    """Only images of the same block are predicted together; see ``pipeline.split_into_blocks``."""
 
     @property
     def path(self) -> Path | None:
@@ -94,12 +94,11 @@ class Source:
     @property
     def stem(self) -> str:
         """Name of output files, without the suffix."""
-        if self.kind == "camera":
-            return f"camera-{str(self.location).rpartition('/')[2]}"
         if self.url is not None:
             address = split_address(self.url)
             return Path(address.path).stem or address.hostname or "stream"
-        return Path(str(self.location)).stem
+        stem = Path(str(self.location)).stem
+        return f"camera-{stem}" if self.kind == "camera" else stem
 
     @property
     def suffix(self) -> str:

@@ -74,7 +74,7 @@ class PyAVReader:
         self.aspect = 1.0
         name, path = source.name, source.path
         if path is not None and not (path.is_file() and path.stat().st_size):  # opening a FIFO would wait
-            raise DataError(f"{name} is no file, or is empty (0 bytes); copy it or download it again")
+            raise DataError(f"cannot read {name}: it is no file, or empty (0 bytes); copy it or download it again")
         if path is None and not split_address(name).scheme:  # FFmpeg would try for seconds
             raise DataError(f"{name} cannot be opened as a video: the address is malformed; correct it")
         address, options = (f"file:{path}", {}) if path is not None else (str(source.url), STREAM_OPTIONS)
