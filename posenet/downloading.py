@@ -12,7 +12,7 @@ import string
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from typing import IO, Any, BinaryIO, cast
+from typing import BinaryIO
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from posenet.errors import DataError
@@ -21,8 +21,6 @@ from posenet.progress_bar import progress_bar
 
 IMAGE_LIMITS = (256, 300)
 """MiB and seconds for an image, which is kept in memory."""
-ANSWER_LIMITS = (1, 10)
-"""MiB and seconds for the first bytes at an address."""
 FILE_LIMITS = (4096, 4 * 3600)
 """MiB and seconds for weights, which are written to a file."""
 SERVER_TIMEOUT = 30.0
@@ -108,7 +106,7 @@ def download_bytes(url: str) -> bytes:
 def first_bytes(url: str, count: int) -> bytes:
     """The first bytes at an address, fewer if there are no more; none if the server does not send any."""
     try:
-        with limited(ANSWER_LIMITS), _open(url) as response:
+        with limited(IMAGE_LIMITS), _open(url) as response:
             return response.read(count)
     except DownloadError:  # reading the whole will report that
         return b""
@@ -128,18 +126,6 @@ def receive(url: str, file: BinaryIO, limits: tuple[float, float] | None = None,
             raise DownloadError(f"it ends early: {size} of {length} bytes arrived")
 
 
-class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects to http and https addresses, from encrypted to encrypted ones only."""
-
-    def redirect_request(
-        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
-    ) -> urllib.request.Request | None:
-        fp.close()  # else the base class would read all of the answer, of any size
-        if urlsplit(newurl).scheme not in ("https", req.type):
-            raise DownloadError("it is redirected to an address of another kind; give the final address")
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
 def _open(url: str) -> http.client.HTTPResponse:
     """Open an http or https address, which may have a user name and a password."""
     parts = urlsplit(without_credentials(url))
@@ -152,5 +138,5 @@ def _open(url: str) -> http.client.HTTPResponse:
         # A server to which the answer redirects must not receive them.
         text = base64.b64encode(unquote(credentials[2]).encode()).decode()
         request.add_unredirected_header("Authorization", f"Basic {text}")
-    opener = urllib.request.build_opener(_Redirects)
-    return cast(http.client.HTTPResponse, opener.open(request, timeout=SERVER_TIMEOUT))
+    response: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=SERVER_TIMEOUT)
+    return response

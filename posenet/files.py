@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import hashlib
 import io
 import itertools
@@ -19,9 +18,8 @@ import secrets
 import stat
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, BinaryIO, TextIO
 
 from filelock import FileLock, Timeout
@@ -34,20 +32,13 @@ BACKSLASH_REMEDY = r"in double quotes, write every \ as \\, or put the text in s
 """What to do about a path of Windows in a TOML file, where a backslash begins an escape sequence."""
 MAX_NAME_BYTES = 255
 """Longest name of a file that common file systems allow."""
-OWN_LOCK = re.compile(rb"\d+\n|\Z")
-"""How a lock begins: it is empty, or names a process where the file system has no locks."""
 
 _SHELL_INPUT = re.compile(r"/dev/(stdin|null|fd/\d+)|/proc/self/fd/\d+")
 """What may be read although it is no regular file: standard input, ``<(command)``, and the empty device."""
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 """The file system has no locks."""
-_HEAD_BYTES = 4096
-"""How much of a side file is read to recognise it."""
 _STEM_BYTES = 191
 """How much of the name of a file its temporary files and its lock have in theirs."""
-
-_FileId = tuple[int, int]
-"""Device and inode, which all names of a file share."""
 
 _log = logging.getLogger(__name__)
 
@@ -62,14 +53,6 @@ def is_standard_output(path: str | Path) -> bool:
         return False
 
 
-def _standard_output() -> BinaryIO:
-    """Standard output for bytes, after all that was printed; ``DataError`` if it is closed."""
-    if sys.stdout is None:
-        raise DataError("standard output is closed; write to a file")
-    sys.stdout.flush()
-    return sys.stdout.buffer
-
-
 def resolve_link(path: Path) -> Path:
     """The file that a symbolic link points to, so that replacing it keeps the link; another path as it is."""
     return Path(os.path.realpath(path)) if path.is_symlink() else path
@@ -81,7 +64,6 @@ def check_outputs(
     *,
     overwrite: bool = False,
     folders: Sequence[Path] = (),
-    side_files: Mapping[Path, re.Pattern[bytes]] = MappingProxyType({}),
 ) -> None:
     """Check all files that will be written, before any work is done, and make the folders of ``outputs``.
 
@@ -92,36 +74,38 @@ def check_outputs(
         inputs: everything that is read: paths, and descriptors of open files. The iterable may be slow: it is only used
             if there is a file that would be replaced.
         folders: folders in which files of any name will be written. Their files count as outputs that exist.
-        side_files: files whose names nobody has chosen, such as a log, each with the pattern that the beginning of the
-            program's own ones matches; others are refused, also with ``overwrite``.
 
     Raises:
         DataError: an output is refused, appears twice, is a folder, or cannot be written.
     """
     chosen = [Path(path) for path in outputs]
-    real_folder = functools.cache(os.path.realpath)  # there may be many files in a few folders
+    files = [path for path in chosen if not is_standard_output(path)]
+    existing: dict[tuple[int, int], Path] = {}  # by device and inode, which all names of a file share
+    for path in [*files, *(file for folder in folders if folder.is_dir() for file in folder.iterdir())]:
+        try:
+            status = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):  # making the folder reports a file in its place
+            continue
+        except (OSError, ValueError) as error:  # a ValueError is a name that the system cannot express
+            reason = getattr(error, "strerror", None) or error
+            raise DataError(f"cannot write {path}: {reason}; choose another name or folder") from error
+        if stat.S_ISREG(status.st_mode):
+            existing[status.st_dev, status.st_ino] = path
     names: set[str] = set()
-    for path in [*chosen, *side_files]:
-        name = os.path.realpath(path) if os.path.islink(path) else os.path.join(real_folder(path.parent), path.name)
+    for path in chosen:
+        name = os.path.realpath(path)
         if name in names:
             raise DataError(f"{path} would be written twice; choose another name or folder for one of the outputs")
         names.add(name)
-    files = [path for path in chosen if not is_standard_output(path)]
-    in_folders = [file for folder in folders if folder.is_dir() for file in folder.iterdir()]
-    existing = _regular_files([*files, *in_folders])
     for path in filter(Path.is_dir, files):
         raise DataError(f"{path} is a folder; give the name of a file")
-    beside = _regular_files(side_files)
-    for source in inputs if existing or beside else ():
+    for source in inputs if existing else ():
         with contextlib.suppress(OSError, ValueError):  # what reads it will report that
             status = os.stat(source)
-            if output := (existing | beside).get((status.st_dev, status.st_ino)):
+            if output := existing.get((status.st_dev, status.st_ino)):
                 raise DataError(f"writing {output} would replace an input, {source}; choose another name or folder")
     for path in () if overwrite else existing.values():
         raise DataError(f"{path} exists; choose another name or folder, or replace it with overwrite=True")
-    for path in beside.values():
-        if not begins_like(path, side_files[path]):
-            raise DataError(f"{path} was not written by posenet and is not replaced; move it, or choose another folder")
     for folder in [*(path.parent for path in chosen), *(folder for folder in folders if folder.exists())]:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -131,30 +115,6 @@ def check_outputs(
     for folder, path in {resolve_link(path).parent: path for path in replaced}.items():
         if not os.access(folder, os.W_OK | os.X_OK):
             raise DataError(f"cannot write {path}: {folder} is read-only for this user; choose another folder")
-
-
-def begins_like(path: Path, own: re.Pattern[bytes]) -> bool:
-    """Whether a path is a regular file whose beginning matches the pattern of this program's own files."""
-    if not path.is_file():
-        return False
-    with open(path, "rb") as file:
-        return own.match(file.read(_HEAD_BYTES)) is not None
-
-
-def _regular_files(paths: Iterable[Path]) -> dict[_FileId, Path]:
-    """The files that would be replaced. ``DataError`` if a path cannot be used."""
-    files = {}
-    for path in paths:
-        try:
-            status = os.stat(path)
-        except (FileNotFoundError, NotADirectoryError):  # making the folder reports a file in its place
-            continue
-        except (OSError, ValueError) as error:  # a ValueError is a name that the system cannot express
-            reason = getattr(error, "strerror", None) or error
-            raise DataError(f"cannot write {path}: {reason}; choose another name or folder") from error
-        if stat.S_ISREG(status.st_mode):
-            files[status.st_dev, status.st_ino] = path
-    return files
 
 
 def shorten_name(name: str, max_bytes: int = MAX_NAME_BYTES) -> str:
@@ -183,9 +143,10 @@ def atomic_replacement(path: Path, temporary_suffix: str = "") -> Iterator[Path]
         open(temporary, "xb").close()
         try:
             yield temporary
-            flush_to_disk(temporary)
+            _flush_to_disk(temporary)
             os.replace(temporary, path)
-            flush_to_disk(path.parent)
+            with contextlib.suppress(OSError):  # not every system flushes folders
+                _flush_to_disk(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
@@ -238,24 +199,6 @@ def name_numbers() -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def open_text_output(path: Path) -> Iterator[TextIO]:
-    """Open a UTF-8 file that replaces an earlier one when the block ends without an error; or standard output."""
-    if is_standard_output(path):
-        stream = io.TextIOWrapper(_standard_output(), "utf-8", "surrogateescape", newline="")
-        with name_file_in_errors(STANDARD_OUTPUT):
-            try:
-                yield stream
-            finally:
-                stream.detach()
-        return
-    with (
-        atomic_replacement(resolve_link(path)) as temporary,
-        open(temporary, "w", encoding="utf-8", errors="surrogateescape", newline="") as file,
-    ):
-        yield file
-
-
-@contextlib.contextmanager
 def name_file_in_errors(path: str | Path) -> Iterator[None]:
     """Within this context, an ``OSError`` without a file name, such as that of a full disk, gets the name ``path``."""
     try:
@@ -266,32 +209,47 @@ def name_file_in_errors(path: str | Path) -> Iterator[None]:
         raise
 
 
-def write_atomically(path: str | Path, data: bytes) -> None:
-    """Write a file completely or not at all, creating its folder if necessary; or write to standard output."""
+@contextlib.contextmanager
+def open_output(path: str | Path) -> Iterator[BinaryIO]:
+    """Open a file that replaces an earlier one when the block ends without an error; or standard output."""
     if is_standard_output(path):
+        if sys.stdout is None:
+            raise DataError("standard output is closed; write to a file")
         with name_file_in_errors(STANDARD_OUTPUT):
-            output = _standard_output()
-            output.write(data)
-            output.flush()
+            sys.stdout.flush()
+            yield sys.stdout.buffer
+            sys.stdout.buffer.flush()
         return
     path = resolve_link(Path(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    with name_file_in_errors(path), atomic_replacement(path) as temporary:
-        temporary.write_bytes(data)
+    with name_file_in_errors(path), atomic_replacement(path) as temporary, open(temporary, "wb") as file:
+        yield file
 
 
-def flush_to_disk(path: Path) -> None:
-    """Wait until a file, or the names in a folder if the system can flush those, would survive a power failure."""
-    is_folder = path.is_dir()
-    try:
-        descriptor = os.open(path, os.O_RDONLY if is_folder else os.O_RDWR)
+@contextlib.contextmanager
+def open_text_output(path: str | Path) -> Iterator[TextIO]:
+    """``open_output`` for text in UTF-8."""
+    with open_output(path) as file:
+        text = io.TextIOWrapper(file, "utf-8", "surrogateescape", newline="")
         try:
-            os.fsync(descriptor)
+            yield text
         finally:
-            os.close(descriptor)
-    except OSError:
-        if not is_folder:
-            raise
+            text.detach()
+
+
+def write_atomically(path: str | Path, data: bytes) -> None:
+    """Write a file completely or not at all, creating its folder if necessary; or write to standard output."""
+    with open_output(path) as file:
+        file.write(data)
+
+
+def _flush_to_disk(path: Path) -> None:
+    """Wait until a file, or the names in a folder, would survive a power failure."""
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def require_regular_file(path: str | Path) -> None:

@@ -43,17 +43,13 @@ MAX_PIXELS = 2**28
 """The largest size of an image, 16384 x 16384 or another shape with as many pixels."""
 ORIENTED_FORMATS = frozenset(("JPEG", "MPO", "PNG", "WEBP"))
 """The formats with two frames. Decoders of TIFF, HEIC and AVIF files turn the pixels always or never."""
-
 FORMATS_WITH_SEVERAL_IMAGES = frozenset(["AVIF", "GIF", "PNG", "TIFF", "WEBP"])
 """Pillow's names of formats whose files may be animations or have several pages."""
-
 _REDUCED_PAGE = 1
 """The bit of a field of TIFF that says that a page is a small copy of another one."""
 _JPEG_START = b"\xff\xd8"
 _JPEG_END = b"\xff\xd9"
 _JPEG_SCAN = b"\xff\xda"
-_HEIF_BRANDS = frozenset(b"avif avis heic heix heim heis hevc hevx mif1 msf1".split())
-"""The kinds of HEIC and AVIF files, which they state after ``ftyp`` (ISO/IEC 23008-12)."""
 _BIT_DEPTHS = (8, 10, 12, 16)
 """How many of 16 bits are taken to be in use. Data of 14 bits are only somewhat dark, as photographs may be."""
 _JPEG_PADDING = 64
@@ -105,12 +101,9 @@ def find_images(
     ones and links, is searched for ``suffixes``; a log message counts the other files in it.
     """
     found: dict[str, Path] = {}
-    resolve_folder = functools.cache(os.path.realpath)  # resolving every path would look at each folder above it again
     for item in inputs:
         for path in _expand(str(item), suffixes, recursive):
-            folder, name = os.path.split(path)
-            is_link = os.path.islink(path)
-            found.setdefault(os.path.realpath(path) if is_link else os.path.join(resolve_folder(folder), name), path)
+            found.setdefault(os.path.realpath(path), path)
     return list(found.values())
 
 
@@ -119,31 +112,18 @@ def _expand(item: str, suffixes: Collection[str], recursive: bool) -> list[Path]
     if path.is_file():
         return [path]
     if path.is_dir():
-        files, left_out = _search_folder(path, suffixes, recursive)
-        if left_out:
-            counts = ", ".join(f"{count} {kind}" for kind, count in sorted(left_out.items()))
-            _log.warning("left out of folder %s: %s", item, counts)
-        if not files and left_out["in subfolders"] and (deeper := _search_folder(path, suffixes, True)[0]):
-            raise DataError(
-                f"no images in folder {item}, only in its subfolders, such as {deeper[0].parent}; name that one, or "
-                "let predict search all of them with recursive=True"
-            )
-        if not files:
-            raise DataError(f"no images in folder {item} (looked for {' '.join(sorted(suffixes))})")
-        return files
-    if not glob.has_magic(item):
-        if os.path.lexists(item):  # perhaps a FIFO, or a loop of links
-            with _data_errors(path):
-                require_regular_file(path)
-        raise DataError(f"no such file or folder: {item}")
+        return _search_folder(path, suffixes, recursive)
+    if os.path.lexists(item):  # perhaps a FIFO, or a loop of links
+        with _data_errors(path):
+            require_regular_file(path)
     files = sorted(match for match in map(Path, glob.glob(item, recursive=True)) if match.is_file())
     if not files:
-        raise DataError(f"no file matches {item}")
+        raise DataError(f"no file matches {item}" if glob.has_magic(item) else f"no such file or folder: {item}")
     return files
 
 
-def _search_folder(folder: Path, suffixes: Collection[str], recursive: bool) -> tuple[list[Path], Counter[str]]:
-    """The files in a folder that have one of ``suffixes``, and how many others it has of each kind."""
+def _search_folder(folder: Path, suffixes: Collection[str], recursive: bool) -> list[Path]:
+    """The files in a folder that have one of ``suffixes``; the others are counted."""
     files: list[Path] = []
     left_out: Counter[str] = Counter()
 
@@ -163,7 +143,13 @@ def _search_folder(folder: Path, suffixes: Collection[str], recursive: bool) -> 
         if folders and not recursive:
             left_out["in subfolders"] = len(folders)
             folders.clear()
-    return sorted(files, key=lambda path: path.parts), left_out
+    if left_out:
+        counts = ", ".join(f"{count} {kind}" for kind, count in sorted(left_out.items()))
+        _log.warning("left out of folder %s: %s", folder, counts)
+    if not files:
+        remedy = "; search its subfolders with recursive=True" if left_out["in subfolders"] else ""
+        raise DataError(f"no images in folder {folder} (looked for {' '.join(sorted(suffixes))}){remedy}")
+    return sorted(files, key=lambda path: path.parts)
 
 
 def read_image_file(path: str | Path) -> np.ndarray:
@@ -210,11 +196,10 @@ def _data_errors(path: str | Path) -> Iterator[None]:
 
 def parse_header(data: np.ndarray) -> ImageHeader:
     """Read the size and the orientation from the (N,) uint8 bytes of an image file; ``ValueError`` if it is none."""
-    header = _parse_opened_header(io.BytesIO(data.data))
-    if header is None:
-        height, width = _decode(data).shape[:2]
-        header = ImageHeader(height, width, 1)
-    return header
+    if header := _parse_opened_header(io.BytesIO(data.data)):
+        return header
+    height, width, _ = _decode(data).shape
+    return ImageHeader(height, width, 1)
 
 
 def _parse_opened_header(file: BinaryIO) -> ImageHeader | None:
@@ -333,10 +318,7 @@ def decode_reduced_image(
     """
     header = parse_header(data)
     reduction = reduction_of(header.displayed_size) if is_jpeg(data) else 1
-    if reduction > 1:
-        return decode_checked_image(data, *header.displayed_size, reduction, header.orientation), header.displayed_size
-    image = apply_orientation(_decode(data), header.orientation)
-    return image, (image.shape[0], image.shape[1])
+    return apply_orientation(_decode(data, reduction), header.orientation), header.displayed_size
 
 
 def decode_checked_image(
@@ -382,9 +364,9 @@ def _decode(data: np.ndarray, reduction: int = 1) -> np.ndarray:
     """Decode the pixels as stored; those of HEIC, AVIF and TIFF files as displayed, which is their only frame here."""
     if not len(data):
         raise ValueError("is empty (0 bytes); copy it or download it again")
-    if data[4:8].tobytes() == b"ftyp" and data[8:12].tobytes() in _HEIF_BRANDS:
+    if data[4:8].tobytes() == b"ftyp":
         return _decode_heif(data)
-    if _lacks_jpeg_end(data):
+    if is_jpeg(data):
         data = _with_jpeg_end(data)
     image = _decode_with_opencv(data, reduction)
     if image is None:
@@ -427,19 +409,15 @@ def _decode_with_opencv(data: np.ndarray, reduction: int = 1, flags: int = 0) ->
         raise ValueError(f"cannot be decoded ({error.err or error}); {_REMEDY}") from error
 
 
-def _lacks_jpeg_end(data: np.ndarray) -> bool:
-    """Whether no end follows the last code of a scan; it may also be in a film of a motion photo, behind the end."""
-    content = data.tobytes()
-    return is_jpeg(data) and _JPEG_SCAN in content[max(content.rfind(_JPEG_END), 0) :]
-
-
 def _with_jpeg_end(data: np.ndarray) -> np.ndarray:
-    """A JPEG file that lacks its end, with it; ``ValueError`` if it lacks data of the picture, too.
+    """A JPEG file, with its end if it lacks that alone; ``ValueError`` if it lacks data of the picture, too.
 
     Some cameras do not write the end. Decoders fill missing pixels with grey and report no error. So different data are
     appended: pixels that depend on them are missing. Pillow decodes them, because OpenCV prints what it finds wrong.
     """
     content = data.tobytes()
+    if _JPEG_SCAN not in content[max(content.rfind(_JPEG_END), 0) :]:
+        return data
     picture = content.rstrip(b"\0")
     if picture.endswith(b"\xff"):  # with a zero a byte of the picture, without one the first half of the end
         picture = content[: len(picture) + 1] if len(content) > len(picture) else picture[:-1]

@@ -28,7 +28,7 @@ class _PlainLines(tqdm):  # type: ignore[misc]  # tqdm has no types
     last_print_t: float
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        # With gui, tqdm leaves all output to ``display`` and ``clear`` of a subclass; without columns it draws no bar.
+        # With gui, tqdm leaves all output to ``display`` and ``clear``; without columns it draws no bar.
         times = {"delay": LINE_SECONDS, "mininterval": LINE_SECONDS, "maxinterval": LINE_SECONDS}
         super().__init__(*args, gui=True, ncols=0, **times, **options)
 
@@ -37,8 +37,7 @@ class _PlainLines(tqdm):  # type: ignore[misc]  # tqdm has no types
         if time.time() - self.last_print_t >= LINE_SECONDS:
             self.last_print_t = time.time()
             self.fp.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {self}\n")
-            if hasattr(self.fp, "flush"):
-                self.fp.flush()
+            self.fp.flush()
 
     def clear(self, nolock: bool = False) -> None:
         """Clear nothing: a line stays."""
@@ -62,18 +61,15 @@ def progress_bar(
         leave: whether a finished bar stays on the terminal.
     """
     options: dict[str, Any] = {"desc": to_single_line(title), "total": total, "unit": unit, "initial": done}
-    if disable or _is_hidden or not hasattr(sys.stderr, "write"):  # None in a service and in a windowed program
+    if disable or _is_hidden or not hasattr(sys.stderr, "isatty"):  # as in a service and in a windowed program
         return tqdm(items, disable=True, **options)
     tqdm.get_lock()  # makes the lock of all bars; else the class of the first bar would have one of its own
-    is_terminal = _is_terminal()
-    bar = tqdm(items, leave=leave, dynamic_ncols=True, **options) if is_terminal else _PlainLines(items, **options)
+    if sys.stderr.isatty():
+        bar = tqdm(items, leave=leave, dynamic_ncols=True, **options)
+    else:
+        bar = _PlainLines(items, **options)
     _bars.add(bar)
     return bar
-
-
-def _is_terminal() -> bool:
-    """Whether standard error is a terminal; an object in its place may have no ``isatty``."""
-    return hasattr(sys.stderr, "isatty") and sys.stderr.isatty()
 
 
 @contextlib.contextmanager
@@ -100,6 +96,5 @@ def close_bars() -> None:
     """End all bars of this process, so that a last message starts on a line of its own."""
     for bar in list(_bars):
         bar.close()
-    if _is_terminal():
-        # Another process may have left a bar on this line.
+    if hasattr(sys.stderr, "isatty") and sys.stderr.isatty():  # where another process may have left a bar
         sys.stderr.write("\r\x1b[K")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar, cast
 
@@ -14,41 +14,20 @@ Result = TypeVar("Result")
 
 
 def map_in_threads(
-    function: Callable[[Item], Result],
-    items: Iterable[Item],
-    *,
-    workers: int = 1,
-    ahead: int = 1,
-    size_of: Callable[[Result], int] = lambda result: 0,
-    max_size: int = 0,
+    function: Callable[[Item], Result], items: Iterable[Item], *, workers: int = 1, ahead: int = 1
 ) -> Generator[Result, None, None]:
     """Like ``map``, with the same order of results, but the calls run on ``workers`` threads before they are needed.
 
-    Items are read on the caller's thread. At most ``ahead`` calls are started before their results are requested, and
-    fewer while these are larger than ``max_size`` together, by ``size_of``. If reading an item fails, the results of
-    those before it come first, as with ``map``.
+    Items are read on the caller's thread. At most ``ahead`` calls are started before their results are requested. If
+    reading an item fails, the results of those before it come first, as with ``map``.
     """
     failures: list[Exception] = []
-    last_size: int | None = None
-
-    def size(call: Future[Result]) -> int:
-        """That of the result; of a call that has not returned, the same as that of the last one."""
-        nonlocal last_size
-        if call.done() and not call.exception():
-            last_size = size_of(call.result())
-        return last_size or 0
-
-    def is_enough(calls: Sequence[Future[Result]]) -> bool:
-        if max_size and sum(map(size, calls)) > max_size:
-            return True
-        return len(calls) > (workers if max_size and last_size is None else ahead)
-
     with ThreadPoolExecutor(workers) as pool:
         pending: deque[Future[Result]] = deque()
         try:
             for item in keep_failure(items, failures):
                 pending.append(pool.submit(function, item))
-                while pending and is_enough(pending):
+                if len(pending) > ahead:
                     yield pending.popleft().result()
             while pending:
                 yield pending.popleft().result()
@@ -59,20 +38,12 @@ def map_in_threads(
                 call.cancel()
 
 
-def read_ahead(
-    items: Iterable[Item], *, ahead: int, size_of: Callable[[Item], int], max_size: int
-) -> Generator[Item, None, None]:
-    """The same items, read on another thread before they are needed, within the bounds of ``map_in_threads``."""
+def read_ahead(items: Iterable[Item], ahead: int) -> Generator[Item, None, None]:
+    """The same items, ``ahead`` of them read on another thread before they are needed."""
     end = object()
     iterator = iter(items)
     # One worker, so that the calls follow each other.
-    results = map_in_threads(
-        lambda _: next(iterator, end),
-        itertools.repeat(None),
-        ahead=ahead,
-        size_of=lambda item: 0 if item is end else size_of(cast(Item, item)),
-        max_size=max_size,
-    )
+    results = map_in_threads(lambda _: next(iterator, end), itertools.repeat(None), ahead=ahead)
     with contextlib.closing(results):
         for item in results:
             if item is end:

@@ -146,10 +146,10 @@ def test_an_endless_file_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert server.is_closed.wait(10)
 
 
-@pytest.mark.parametrize("target", ["ftp://127.0.0.1:9/a.jpg", "file:///etc/hostname", "data:text/plain,abc"])
+@pytest.mark.parametrize("target", ["file:///etc/hostname", "data:text/plain,abc"])
 def test_a_redirect_to_another_kind_of_address_is_refused(target: str) -> None:
     with raw_server(answer(f"Location: {target}", status="302 Found")) as server:
-        with pytest.raises(DataError, match="redirected|Redirection"):
+        with pytest.raises(DataError, match="Redirection"):
             download_image(f"{server.address}/a.jpg")
     for address in (target, "FILE:///etc/hostname"):
         with pytest.raises(DataError, match="only http and https"):

@@ -191,9 +191,6 @@ def test_temporary_files_of_killed_processes_are_removed_and_no_others(tmp_path)
     assert sorted(os.listdir(tmp_path)) == sorted([*kept, long.name])
 
 
-OWN = re.compile(rb"ours|\Z")
-
-
 def test_a_file_that_exists_is_refused_without_overwrite_and_an_input_always(tmp_path):
     output, source = (write_file(tmp_path / name) for name in ("output", "input"))
     (tmp_path / "link").symlink_to(source)
@@ -216,18 +213,6 @@ def test_a_file_that_exists_is_refused_without_overwrite_and_an_input_always(tmp
 def test_a_lock_that_the_folder_does_not_allow_is_an_ordinary_error(tmp_path):
     with pytest.raises(OSError), output_lock(write_file(tmp_path / "file") / "a"):
         pass
-
-
-def test_a_side_file_is_replaced_only_if_it_is_our_own(tmp_path):
-    log = tmp_path / "log"
-    with pytest.raises(DataError, match="log would be written twice"):
-        check_outputs([log], side_files={log: OWN})
-    for content in ("ours, and more", ""):
-        log.write_text(content)
-        check_outputs([], side_files={log: OWN})
-    log.write_text("notes of somebody")
-    with pytest.raises(DataError, match="log was not written by posenet"):
-        check_outputs([], overwrite=True, side_files={log: OWN})
 
 
 def test_files_in_a_folder_of_outputs_count_as_outputs(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -39,46 +38,6 @@ def test_an_error_reaches_the_caller_at_its_item() -> None:
         next(results)
 
 
-@pytest.mark.parametrize("max_size, expected", [(25, 3), (30, 4), (99, 5)])
-def test_so_many_are_read_ahead_that_their_results_are_not_too_large_together(max_size: int, expected: int) -> None:
-    computed: list[int] = []
-    read: list[int] = []
-
-    def items() -> Iterator[int]:
-        for number in range(9):
-            while len(computed) < number:
-                time.sleep(0.001)
-            read.append(number)
-            yield number
-
-    def compute(item: int) -> int:
-        computed.append(item)
-        return item
-
-    results = map_in_threads(compute, items(), ahead=4, size_of=lambda result: 10, max_size=max_size)
-    assert next(results) == 0 and 2 <= len(read) <= expected  # fewer while the size of the first is not known
-    outstanding = []
-    for number, result in enumerate(results, 1):
-        assert result == number
-        outstanding.append(len(read) - number)
-    assert len(outstanding) == 8 and max(outstanding) == expected
-
-
-def test_only_as_many_as_there_are_threads_are_read_while_the_size_of_results_is_unknown() -> None:
-    read: list[int] = []
-    read_during_first: list[int] = []
-
-    def compute(item: int) -> int:
-        if item == 0:
-            time.sleep(0.1)
-            read_during_first.append(len(read))
-        return item
-
-    items = (read.append(number) or number for number in range(9))
-    results = map_in_threads(compute, items, ahead=4, size_of=lambda result: 10, max_size=99)
-    assert list(results) == list(range(9)) and read_during_first[0] <= 2
-
-
 def test_items_are_read_on_another_thread_and_come_before_the_error_of_reading_the_next() -> None:
     readers = []
 
@@ -89,13 +48,13 @@ def test_items_are_read_on_another_thread_and_come_before_the_error_of_reading_t
         raise OSError("the camera is gone")
 
     received: list[str] = []
-    for results in (read_ahead(items(), ahead=9, size_of=len, max_size=99), map_in_threads(str, items(), ahead=9)):
+    for results in (read_ahead(items(), 9), map_in_threads(str, items(), ahead=9)):
         with pytest.raises(OSError, match="the camera is gone"):
             received.extend(results)
     assert received == ["a", "bb"] * 2
     main = threading.get_ident()
     assert [reader == main for reader in readers] == [False, False, True, True]
-    assert list(read_ahead("abc", ahead=1, size_of=len, max_size=1)) == ["a", "b", "c"]
+    assert list(read_ahead("abc", 1)) == ["a", "b", "c"]
 
 
 def test_calls_that_have_not_started_are_dropped_with_the_iterator() -> None:

@@ -5,26 +5,15 @@ from __future__ import annotations
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from posenet.annotations.adjustments import Adjustments
-from posenet.annotations.coco import Category, Entry, Mask, Names
+from posenet.annotations.coco import Categories, Category, Entry, Names
 from posenet.messages import truncate_for_message
 from posenet.skeleton import Skeleton
 from posenet.skeleton.known_names import canonical_names
-
-
-class Categories(NamedTuple):
-    """The categories of a document."""
-
-    entries: list[Entry]
-    parsed: list[Category]
-    ids: list[int]
-    row_of: dict[object, int]
-    is_used: Mask  # has the keypoints that are wanted
-    orders: dict[int, list[int]]  # by row: for every keypoint its place in the lists of annotations, if that differs
 
 
 def canonical_id(value: object) -> int | str | None:

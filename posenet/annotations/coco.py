@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ import numpy as np
 from posenet.annotations.adjustments import Adjustments
 from posenet.annotations.outlines import Outline
 from posenet.errors import DataError
-from posenet.files import read_input, write_atomically
+from posenet.files import read_input
 from posenet.messages import pluralize
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton import noun_of
@@ -68,8 +68,23 @@ class Category(NamedTuple):
     """As in YOLO-pose, not checked: for every keypoint the number, from 0, of its twin or its own."""
 
 
+class Categories(NamedTuple):
+    """Columns of the C categories."""
+
+    entries: list[Entry]
+    parsed: list[Category]
+    ids: list[int]
+    row_of: dict[object, int]
+    """By the id in the file."""
+    is_used: Mask
+    """(C,) bool: has keypoints, and exactly those of the skeleton if there is one. Several categories with the same
+    keypoints, such as kinds of animals, are treated as one."""
+    orders: dict[int, list[int]]
+    """By row: for every keypoint its place in the lists of annotations, if that differs."""
+
+
 @dataclass
-class People:
+class AnnotationColumns:
     """Columns of the A annotations."""
 
     entries: list[Entry]
@@ -93,42 +108,6 @@ class People:
     outlines: list[Outline]
     """None where the box takes its place."""
 
-    def select(self, is_kept: Mask) -> People:
-        """Some of the rows."""
-        rows = np.flatnonzero(is_kept).tolist()
-        columns: dict[str, Any] = {}
-        for item in fields(self):
-            column = getattr(self, item.name)
-            columns[item.name] = [column[row] for row in rows] if isinstance(column, list) else column[rows]
-        return People(**columns)
-
-
-@dataclass
-class AnnotationFile:
-    """The normal form of a file of annotations: columns of N images, C categories and A annotations."""
-
-    path: str | Path
-    """For messages."""
-    others: dict[str, Any]
-    """What the file says beside the three sections, such as licences."""
-    skeleton: Skeleton | None
-    """The expected keypoints; None expects those of the categories."""
-    images: list[CocoImage]
-    image_entries: list[Entry]
-    categories: list[Entry]
-    parsed_categories: list[Category]
-    category_ids: list[int]
-    category_is_used: Mask
-    """(C,) bool: has keypoints, and exactly those of the skeleton if there is one. Several categories with the same
-    keypoints, such as kinds of animals, are treated as one."""
-    people: People
-    adjustments: Adjustments
-    """What the reader did, and what it found."""
-
-    @property
-    def keypoints(self) -> np.ndarray:
-        return self.people.keypoints
-
     @property
     def is_labelled(self) -> np.ndarray:
         """(A, K) bool: the visibility is above 0."""
@@ -142,19 +121,46 @@ class AnnotationFile:
     @property
     def is_labelled_person(self) -> Mask:
         """(A,) bool: used, not a crowd, with labelled keypoints."""
-        return self.people.is_used & ~self.people.is_crowd & (self.num_labelled > 0)
+        return self.is_used & ~self.is_crowd & (self.num_labelled > 0)
+
+    def select(self, is_kept: Mask) -> AnnotationColumns:
+        """Some of the rows."""
+        rows = np.flatnonzero(is_kept).tolist()
+        columns: dict[str, Any] = {}
+        for item in fields(self):
+            column = getattr(self, item.name)
+            columns[item.name] = [column[row] for row in rows] if isinstance(column, list) else column[rows]
+        return AnnotationColumns(**columns)
+
+
+@dataclass
+class AnnotationFile:
+    """The normal form of a file of annotations."""
+
+    path: str | Path
+    """For messages."""
+    others: dict[str, Any]
+    """What the file says beside the three sections, such as licences."""
+    skeleton: Skeleton | None
+    """The expected keypoints; None expects those of the categories."""
+    images: list[CocoImage]
+    image_entries: list[Entry]
+    categories: Categories
+    columns: AnnotationColumns
+    adjustments: Adjustments
+    """What the reader did, and what it found."""
 
     @property
     def sizes(self) -> np.ndarray:
         """(A, 2) int64 height, width of the image of every annotation."""
         sizes = np.array([(image.height, image.width) for image in self.images], np.int64).reshape(-1, 2)
-        return np.asarray(sizes[self.people.image_rows])
+        return np.asarray(sizes[self.columns.image_rows])
 
     def groups_of_names(self) -> dict[Names, Mask]:
         """For every list of keypoint names of the used categories: the (A,) bool of the annotations that have it."""
-        names = [category.keypoints for category in self.parsed_categories]
-        used = dict.fromkeys(names[row] for row in np.flatnonzero(self.category_is_used).tolist())
-        rows = self.people.category_rows
+        names = [category.keypoints for category in self.categories.parsed]
+        used = dict.fromkeys(names[row] for row in np.flatnonzero(self.categories.is_used).tolist())
+        rows = self.columns.category_rows
         return {group: np.array([other == group for other in names], bool)[rows] for group in used}
 
     @property
@@ -162,42 +168,35 @@ class AnnotationFile:
         """The content of a COCO keypoint file in the normal form. Numbers that are whole are written so."""
         images = [entry | vars(image) for entry, image in zip(self.image_entries, self.images)]
         categories = []
-        for entry, category, number in zip(self.categories, self.parsed_categories, self.category_ids):
+        for entry, category, number in zip(self.categories.entries, self.categories.parsed, self.categories.ids):
             shape = {"keypoints": list(category.keypoints), "skeleton": [[a + 1, b + 1] for a, b in category.edges]}
             categories.append(entry | {"id": number, "name": category.name} | (shape if category.keypoints else {}))
-        return self.others | {"images": images, "annotations": self._write_annotations(), "categories": categories}
+        annotations = [self._write_annotation(row) for row in range(len(self.columns.ids))]
+        return self.others | {"images": images, "annotations": annotations, "categories": categories}
 
-    def _write_annotations(self) -> list[Entry]:
-        people = self.people
-        counts = [len(category.keypoints) for category in self.parsed_categories]
-        num_numbers = 3 * people.keypoints.shape[1]  # also of nobody
-        keypoints = people.keypoints.reshape(len(people.ids), num_numbers).tolist()
-        boxes = people.boxes.tolist()
-        num_labelled, areas = self.num_labelled.tolist(), people.areas.tolist()
-        entries = []
-        for row, (entry, outline) in enumerate(zip(people.entries, people.outlines)):
-            category = int(people.category_rows[row])
-            image = self.images[people.image_rows[row]]
-            entry = entry | {
-                "id": int(people.ids[row]),
-                "image_id": image.id,
-                "category_id": self.category_ids[category],
+    def _write_annotation(self, row: int) -> Entry:
+        columns, category = self.columns, int(self.columns.category_rows[row])
+        entry = columns.entries[row] | {
+            "id": int(columns.ids[row]),
+            "image_id": self.images[columns.image_rows[row]].id,
+            "category_id": self.categories.ids[category],
+        }
+        if columns.is_used[row]:
+            keypoints = columns.keypoints[row, : len(self.categories.parsed[category].keypoints)]
+            outline = columns.outlines[row]
+            entry |= {
+                "keypoints": _whole(keypoints.ravel()),
+                "num_keypoints": int((keypoints[:, 2] > 0).sum()),
+                "bbox": _whole(columns.boxes[row]),
+                "area": _whole(columns.areas[row : row + 1])[0],
+                "iscrowd": int(columns.is_crowd[row]),
+                "segmentation": entry["segmentation"] if isinstance(outline, np.ndarray) else outline or [],
             }
-            if people.is_used[row]:
-                entry |= {
-                    "keypoints": [_whole(value) for value in keypoints[row][: 3 * counts[category]]],
-                    "num_keypoints": num_labelled[row],
-                    "bbox": [_whole(value) for value in boxes[row]],
-                    "area": _whole(areas[row]),
-                    "iscrowd": int(people.is_crowd[row]),
-                    "segmentation": entry["segmentation"] if isinstance(outline, np.ndarray) else outline or [],
-                }
-            entries.append(entry)
-        return entries
+        return entry
 
 
-def _whole(value: float) -> float | int:
-    return int(value) if value.is_integer() else value
+def _whole(values: np.ndarray) -> list[float | int]:
+    return [int(value) if value.is_integer() else value for value in values.tolist()]
 
 
 def read_document(path: str | Path) -> Any:
@@ -227,14 +226,6 @@ def remedy_for_format(path: str | Path) -> str:
     return "unpack it, and give a file in it; CVAT exports one as COCO Keypoints 1.0" if suffix == ".zip" else ""
 
 
-def write_output(path: Path, text: str) -> None:
-    """Write a file completely or not at all; ``DataError`` if that fails."""
-    try:
-        write_atomically(path, text.encode())
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror or error}; choose another output") from error
-
-
 def describe_counts(document: Mapping[str, list[Entry]]) -> str:
     """How many images, and objects of which categories, the content of a COCO file has: "3 images, 5 x bird"."""
     names = {entry["id"]: str(entry.get("name", "object")) for entry in document["categories"]}
@@ -243,22 +234,20 @@ def describe_counts(document: Mapping[str, list[Entry]]) -> str:
     return ", ".join([pluralize(len(document["images"]), "image"), *objects])
 
 
-def select_sections(document: Any, path: str | Path, required: Collection[str] = SECTIONS) -> dict[str, list[Entry]]:
-    """Return the three sections of a COCO file's content, whose entries are not checked; ``DataError`` if it is none.
+def select_sections(document: Any, path: str | Path) -> dict[str, list[Entry]]:
+    """Return the three sections of a COCO file's content, whose entries are not checked; ``DataError`` if it has none.
 
-    Sections that are not ``required`` are empty if they are missing or null. ``path`` is for messages.
+    Sections that are missing or null are empty. ``path`` is for messages.
     """
-    sections = {}
-    for key in SECTIONS:
-        entries = document.get(key) if isinstance(document, dict) else None
-        if entries is None and isinstance(document, dict) and key not in required:
-            entries = []
-        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+    content = document if isinstance(document, dict) else {}
+    sections = {key: content.get(key) or [] for key in SECTIONS}
+    is_coco = any(isinstance(content.get(key), list) for key in SECTIONS)
+    for key, entries in sections.items():
+        if not is_coco or not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise DataError(
                 f"{path}: {key!r} is missing or not a list of objects; give a COCO keypoint file, or convert that of "
                 "another tool with posenet annotations import"
             )
-        sections[key] = entries
     return sections
 
 
@@ -269,7 +258,7 @@ def list_image_files(path: str | Path, folder: str | Path | None) -> Iterator[Pa
     """
     if folder is None:
         return
-    for image in select_sections(read_document(path), path, ["images"])["images"]:
+    for image in select_sections(read_document(path), path)["images"]:
         name = image.get("file_name")
         if isinstance(name, str):
             yield Path(folder, name)

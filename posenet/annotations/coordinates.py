@@ -24,6 +24,9 @@ BEYOND = 1.1
 """Boxes that are fractions of the image end before this."""
 EDGE_MARGIN = 1.0
 """Pixels by which coordinates are outside the image because they are rounded."""
+FAR_OUTSIDE = 0.1
+"""Distance from the image, relative to its longer side, from which a keypoint is not labelled. The head of a person
+may well be above the image."""
 BOX_MARGIN = 0.1
 """Distance from the box, relative to its longer side, up to which a keypoint belongs to it."""
 

@@ -1,12 +1,20 @@
-"""Image files with the same bytes."""
+"""Image files with the same bytes, and what is annotated in each of them."""
 
 from __future__ import annotations
 
-from collections import Counter
+import itertools
+import os
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
+import numpy as np
+
+from posenet.annotations.adjustments import Adjustments
+from posenet.annotations.annotation_reader import find_copies
+from posenet.annotations.coco import AnnotationColumns
+from posenet.annotations.image_reader import Images
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.files import sha256_of
@@ -36,3 +44,37 @@ def groups_of_copies(paths: Mapping[Key, Path]) -> list[list[Key]]:
     for key in paths:
         groups.setdefault(digest_of.get(key, key), []).append(key)
     return list(groups.values())
+
+
+def merge_copies(
+    images: Images, columns: AnnotationColumns, compares_files: bool, said: Adjustments
+) -> AnnotationColumns:
+    """Give the first of several copies of an image the people of all; copies with the same people stay as they are.
+
+    Each of them would teach that the people of the others are not there. Copies have the same name, or files of the
+    same bytes.
+    """
+    by_name: dict[PurePosixPath, list[int]] = defaultdict(list)
+    files: dict[int, Path] = {}
+    for row in np.flatnonzero(images.is_kept).tolist():
+        path = Path(images.folder or "", images.names[row])
+        if (
+            compares_files and images.folder is not None and os.path.isfile(path)
+        ):  # no error for a name that is too long
+            files[row] = path
+        else:
+            by_name[PurePosixPath(images.names[row])].append(row)
+    merged = np.zeros(len(images.names), bool)
+    for rows in (*groups_of_copies(files), *by_name.values()):
+        first, *others = rows
+        if not others or (images.sizes[others] != images.sizes[first]).any():
+            continue
+        members = [np.flatnonzero(columns.image_rows == row).tolist() for row in rows]
+        shown = [{columns.keypoints[person].tobytes() for person in own} for own in members]
+        if all(one == shown[0] for one in shown) and len({images.names[row] for row in rows}) > 1:
+            continue
+        columns.image_rows[list(itertools.chain(*members[1:]))] = first
+        merged[others] = True
+    images.is_kept &= ~merged
+    said.add_rows("derived", "copies", merged, images.names)
+    return columns.select(~find_copies(columns))

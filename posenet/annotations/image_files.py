@@ -6,7 +6,7 @@ import itertools
 import os
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PureWindowsPath
 
 from posenet.errors import DataError
@@ -19,21 +19,9 @@ FOLDERS_OF_LABELS = frozenset("annot annotations labels".split())
 class ImageFiles:
     """The image files in a folder, at any depth."""
 
-    def __init__(self, folder: Path, outer: Path | None = None) -> None:
-        """``outer`` is searched in place of the folder if that has none of the images that ``require`` needs."""
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.outer = outer
         self._by_name: dict[str, list[Path]] | None = None
-
-    @classmethod
-    def near(cls, path: Path, images: str | Path | None) -> ImageFiles:
-        """Those in ``images``; by default those beside annotations, or beside the folder of annotations they are in."""
-        if images is not None:
-            return cls(Path(images))
-        folder = path if path.is_dir() else path.parent
-        inner = folder.absolute()
-        above = next((place for place in (inner, inner.parent) if place.name.lower() in FOLDERS_OF_LABELS), None)
-        return cls(folder, above.parent if above else None)
 
     def _named(self, name: str) -> list[Path]:
         """All image files with a name, or else with its spelling, or with another suffix."""
@@ -48,13 +36,9 @@ class ImageFiles:
         same = [path for path in self._by_name.get(name, []) if path.name == name]
         return same or self._by_name.get(_spell(name)) or self._by_name.get(_spell(Path(name).stem), [])
 
-    def find(self, name: str) -> Path | None:
-        """The file of this name: relative to the folder, or else the one whose path ends like it most, at the nearest
-        level; None if no file or several do."""
-        best = self._candidates(name)
-        return best[0] if len(best) == 1 else None
-
-    def _candidates(self, name: str) -> list[Path]:
+    def candidates(self, name: str) -> list[Path]:
+        """The file of this name, relative to the folder; or else those whose paths end like it most, at the nearest
+        level."""
         parts = PureWindowsPath(name).parts  # which are separated by / or \
         if not parts:
             return []
@@ -63,37 +47,51 @@ class ImageFiles:
                 return [self.folder / name]
         except (OSError, ValueError):  # too long, or with a null character
             return []
-        found = {path: (_common_end(path.parts, parts), -len(path.parts)) for path in self._named(parts[-1])}
+        found = {path: (_common_end(path, name), -len(path.parts)) for path in self._named(parts[-1])}
         best = max(found.values(), default=None)
         return [path for path, rank in found.items() if rank == best]
 
-    def require(self, names: Sequence[str], source: Path) -> tuple[dict[str, Path], list[str]]:
-        """The files of the names that are there, and the names of the others; ``DataError`` if none is there.
+    def find(self, name: str) -> Path | None:
+        """The file that a name means; None if no file or several may be it."""
+        best = self.candidates(name)
+        return best[0] if len(best) == 1 else None
 
-        A file that two paths may mean, such as those of two cameras, is that of the more similar one, or of neither.
+    def find_all(self, names: Iterable[str]) -> dict[str, Path]:
+        """The files of the names that are there, in their order.
+
+        A file that two names may mean, such as those of two cameras, is that of the more similar one, or of neither.
         """
-        claims: dict[Path, list[tuple[int, str]]] = {}
-        for name in dict.fromkeys(names):
-            if path := self.find(name):
-                claims.setdefault(path, []).append((-_common_end(path.parts, PureWindowsPath(name).parts), name))
-        files = {}
-        for path, own in claims.items():
-            (best, name), *others = sorted(own)
-            if not any(rank == best for rank, _ in others):
-                files[name] = path
-        if not files and self.outer is not None:
-            self.folder, self.outer, self._by_name = self.outer, None, None
-            return self.require(names, source)
-        if not files:
-            first = next(iter(names), "")
-            several = self._candidates(first)[:2]
-            reason = f"no folder in {self.folder} has"
-            if len(several) == 2:
-                reason = f"{several[0].parent} and {several[1].parent} both have"
-            such = f", such as {first}" if first else ""
-            raise DataError(f"{reason} the images of {source}{such}; name the folder with images=DIR")
-        order = dict.fromkeys(names)
-        return {name: files[name] for name in order if name in files}, [name for name in order if name not in files]
+        files = {name: path for name in names if (path := self.find(name))}
+        claims: dict[Path, list[int]] = {}
+        for name, path in files.items():
+            claims.setdefault(path, []).append(_common_end(path, name))
+        return {
+            name: path
+            for name, path in files.items()
+            if max(claims[path]) == _common_end(path, name) and claims[path].count(max(claims[path])) == 1
+        }
+
+
+def find_images_near(path: Path, images: str | Path | None, names: Sequence[str]) -> tuple[ImageFiles, dict[str, Path]]:
+    """The image files of annotations by their names, in the folder ``images``.
+
+    By default, they are beside the annotations, or else beside the folder of annotations they are in. ``DataError`` if
+    none is there.
+    """
+    folder = path if path.is_dir() else path.parent
+    near = (folder.absolute(), folder.absolute().parent)
+    outer = [place.parent for place in near if place.name.lower() in FOLDERS_OF_LABELS][:1]
+    places = [ImageFiles(Path(place)) for place in ([folder, *outer] if images is None else [images])]
+    for files in places:
+        if found := files.find_all(dict.fromkeys(names)):
+            return files, found
+    first = next(iter(names), "")
+    several = places[-1].candidates(first)[:2]
+    reason = f"no folder in {places[-1].folder} has"
+    if len(several) == 2:
+        reason = f"{several[0].parent} and {several[1].parent} both have"
+    such = f", such as {first}" if first else ""
+    raise DataError(f"{reason} the images of {path}{such}; name the folder with images=DIR")
 
 
 def _spell(name: str) -> str:
@@ -103,7 +101,7 @@ def _spell(name: str) -> str:
     return re.sub(r"^[0-9a-f]{8}-|[^-\w.]", "", text)
 
 
-def _common_end(a: Sequence[str], b: Sequence[str]) -> int:
-    """How many items two sequences have in common at their ends."""
-    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(reversed(a), reversed(b)))
-    return sum(1 for _ in same)
+def _common_end(path: Path, name: str) -> int:
+    """How many parts a path and a name have in common at their ends."""
+    pairs = zip(reversed(path.parts), reversed(PureWindowsPath(name).parts))
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from posenet.annotations.adjustments import Adjustments
-from posenet.annotations.coco import CocoImage
+from posenet.annotations.coco import AnnotationFile, CocoImage
 from posenet.annotations.outlines import Outline, decode_mask, encode_mask
 from posenet.annotations.reader import read_annotation_file
 from posenet.errors import DataError
@@ -57,6 +57,7 @@ class People:
 class CocoDataset:
     """The images of an annotation file, and the people of every image id, both in file order."""
 
+    path: str | Path  # of the annotations
     images: list[CocoImage]
     people: dict[int, People]
     background: frozenset[int]  # ids of the images without any annotation, also of other categories
@@ -69,21 +70,28 @@ def read_annotations(
     folder: str | Path | None = None,
     exif_frame: ExifFrame = DataConfig.exif_frame,
 ) -> CocoDataset:
-    """Read a file of annotations; ``DataError`` if it cannot be read or contradicts itself (see ``reader``).
+    """Read the people of a file of annotations; see ``people_of``."""
+    return people_of(read_annotation_file(path, skeleton, folder=folder, exif_frame=exif_frame), skeleton)
+
+
+def people_of(file: AnnotationFile, skeleton: Skeleton) -> CocoDataset:
+    """The people of a file in the normal form; ``DataError`` if it contradicts itself.
 
     Annotations of categories with other keypoints than the skeleton's are left out. A person without ``keypoints`` has
     no labelled ones.
     """
-    file = read_annotation_file(path, skeleton, folder=folder, exif_frame=exif_frame)
-    file.adjustments.refuse(path)
-    columns = file.people
-    rows = np.flatnonzero(columns.is_used)  # annotations whose category has the skeleton's keypoints
+    file.adjustments.refuse(file.path)
+    columns = file.columns
+    names = skeleton.file_names
+    has_keypoints = np.array([category.keypoints == names for category in file.categories.parsed] or [False], bool)
+    rows = np.flatnonzero(columns.is_used & has_keypoints[columns.category_rows])
     image_rows = columns.image_rows[rows]
     rows = rows[np.argsort(image_rows, kind="stable")]
     people = People(
         ids=columns.ids[rows],
-        keypoints=skeleton.to_network_order(columns.keypoints[rows]),  # with derived keypoints, such as COCO's neck
-        num_labelled=file.num_labelled[rows],
+        # With derived keypoints, such as COCO's neck.
+        keypoints=skeleton.to_network_order(columns.keypoints[rows, : len(names)]),
+        num_labelled=columns.num_labelled[rows],
         boxes=columns.boxes[rows].astype(np.float32),
         areas=columns.areas[rows].astype(np.float32),
         is_crowd=columns.is_crowd[rows],
@@ -93,8 +101,8 @@ def read_annotations(
     slices = map(slice, [0, *ends], ends)
     is_empty = np.bincount(columns.image_rows, minlength=len(file.images)) == 0
     background = frozenset(file.images[row].id for row in np.flatnonzero(is_empty).tolist())
-    people_of = {image.id: people.select(part) for image, part in zip(file.images, slices)}
-    return CocoDataset(file.images, people_of, background, file.adjustments)
+    people_by_id = {image.id: people.select(part) for image, part in zip(file.images, slices)}
+    return CocoDataset(file.path, file.images, people_by_id, background, file.adjustments)
 
 
 @dataclass(frozen=True)
@@ -130,13 +138,11 @@ def read_split(
     ``DataError`` if it cannot be read or has an error, has no images, lacks an image, or has annotations without
     keypoints alone.
     """
-    file = read_annotation_file(
-        path, skeleton, folder=folder, exif_frame=exif_frame, compares_files=False, required=["images"]
-    )
+    file = read_annotation_file(path, skeleton, folder=folder, exif_frame=exif_frame, compares_files=False)
     for adjustment in file.adjustments:
         if adjustment.code in _LOGGED or adjustment.kind == "left out":
             _log.warning("%s: %s", path, adjustment)
-    names_keypoints = any(category.keypoints for category in file.parsed_categories)
+    names_keypoints = any(category.keypoints for category in file.categories.parsed)
     file.adjustments.refuse(path, None if names_keypoints else _TEST_SET_CODES)
     images = file.images
     if image_ids is not None:
@@ -149,18 +155,18 @@ def read_split(
         images = [image_of_id[image_id] for image_id in dict.fromkeys(image_ids)]
     if not images:
         raise DataError(f"{path} lists no images; give a file with images and annotations")
-    used = np.flatnonzero(file.category_is_used).tolist() or list(range(len(file.categories)))
+    used = np.flatnonzero(file.categories.is_used).tolist() or list(range(len(file.categories.parsed)))
     if not used:
         return Split(images, 1, [], frozenset([1]))
-    ids, columns = file.category_ids, file.people
-    chosen = max(used, key=lambda row: file.parsed_categories[row].name == "person")
+    ids, columns = file.categories.ids, file.columns
+    chosen = max(used, key=lambda row: file.categories.parsed[row].name == "person")
     used = used if names_keypoints else [chosen]
     is_person = np.isin(columns.category_rows, used)
     if is_person.any() and not any(entry.get("keypoints") for entry in columns.entries):
         raise DataError(
             f"{path} has annotations without keypoints; give a file that has them, of COCO person_keypoints_*.json"
         )
-    num_labelled = file.num_labelled
+    num_labelled = file.columns.num_labelled
     people = [
         {
             "image_id": file.images[columns.image_rows[row]].id,

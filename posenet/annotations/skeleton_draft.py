@@ -78,14 +78,14 @@ def draft_skeleton(annotations: str | Path, category: str | None = None) -> Skel
     Args:
         category: its name, optional if all with keypoints have the same ones; ``DataError`` if it cannot be used.
     """
-    file = read_annotation_file(annotations, required=())
+    file = read_annotation_file(annotations)
     file.adjustments.refuse(annotations, only=("no-keypoints", "keypoint-values"))
     chosen = _choose_category(file, category)
     names = chosen.keypoints or ()
-    joints = file.keypoints[file.groups_of_names()[names] & file.is_labelled_person, : len(names)]
-    num_kinds = 1 if category else sum(other.keypoints == names for other in file.parsed_categories)
+    joints = file.columns.keypoints[file.groups_of_names()[names] & file.columns.is_labelled_person, : len(names)]
+    num_kinds = 1 if category else sum(other.keypoints == names for other in file.categories.parsed)
     kind = chosen.name if chosen.name and num_kinds == 1 else "object"
-    number = int(file.category_ids[file.parsed_categories.index(chosen)])
+    number = int(file.categories.ids[file.categories.parsed.index(chosen)])
     sides = find_twins(names, joints, chosen.flip_idx, chosen.name)
     canonical = canonical_names(names, chosen.name)
     try:
@@ -130,8 +130,8 @@ def skeleton_of(annotations: str | Path) -> Skeleton:
 
     A log message names the latter. ``DataError`` if the file or its categories cannot be used.
     """
-    file = read_annotation_file(annotations, required=())
-    names = {category.keypoints for category in file.parsed_categories if category.keypoints}
+    file = read_annotation_file(annotations)
+    names = {category.keypoints for category in file.categories.parsed if category.keypoints}
     if COCO.file_names in names or not names:
         return COCO
     skeleton = draft_skeleton(annotations).skeleton
@@ -193,7 +193,7 @@ def _layout_size(heights: np.ndarray, spreads: np.ndarray) -> float:
 
 def _choose_category(file: AnnotationFile, name: str | None) -> Category:
     """The category called ``name``; the first one if ``name`` is None and all have the same keypoints."""
-    categories = [file.parsed_categories[row] for row in np.flatnonzero(file.category_is_used).tolist()]
+    categories = [file.categories.parsed[row] for row in np.flatnonzero(file.categories.is_used).tolist()]
     found = [category for category in categories if name in (None, category.name)]
     if not found:
         others = ", ".join(category.name for category in categories)

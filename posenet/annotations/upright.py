@@ -2,22 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
-from posenet.annotations.coco import People
+from posenet.annotations.adjustments import Adjustments
+from posenet.annotations.category_reader import canonical_id
+from posenet.annotations.coco import AnnotationColumns
+from posenet.annotations.coordinates import EDGE_MARGIN, FAR_OUTSIDE
+from posenet.annotations.image_reader import Images
 from posenet.annotations.outlines import Outline, decode_mask, encode_mask
-from posenet.images import ImageHeader, apply_orientation, has_proportions
+from posenet.devices.cpu import usable_cores
+from posenet.images import ImageHeader, apply_orientation, has_proportions, read_oriented_header
 from posenet.settings import ExifFrame
+from posenet.threads import map_in_threads
 
 MIRRORING = (2, 4, 5, 7)
 """Orientations that mirror: what is annotated as left in the stored pixels is right in the displayed image."""
+QUARTER_TURNS = (5, 6, 7, 8)
+"""Orientations that swap height and width."""
 
 
-def find_frame(header: ImageHeader, size: tuple[int, int], exif_frame: ExifFrame) -> tuple[ExifFrame, bool]:
+def find_frames(images: Images, annotated: Collection[object], exif_frame: ExifFrame, said: Adjustments) -> None:
+    """Find the images whose annotations are those of the stored pixels: by what they are to be turned.
+
+    Args:
+        annotated: ids of the images with annotations, as ``canonical_id`` gives them.
+    """
+    by_setting, is_mirrored = np.zeros((2, len(images.names)), bool)
+    rows = [] if images.folder is None else np.flatnonzero(images.is_kept).tolist()
+    workers = usable_cores()
+    headers = map_in_threads(
+        lambda row: images.header(row, read_oriented_header), rows, workers=workers, ahead=64 * workers
+    )
+    for row, header in zip(rows, headers):
+        entry = images.entries[row]
+        if header is None or header.orientation == 1 or entry.get("exif_frame") == "displayed":  # as in the normal form
+            continue
+        height, width = images.sizes[row].tolist()
+        frame, is_open = _frame_of(header, (height, width), exif_frame)
+        is_annotated = canonical_id(entry.get("id")) in annotated
+        by_setting[row] = is_open and is_annotated
+        is_mirrored[row] = frame == "stored" and is_annotated and header.orientation in MIRRORING
+        if frame == "stored" and not is_mirrored[row]:
+            images.turns[row] = header.orientation
+        # What only the setting decides, and leaves as it is, may be decided otherwise later.
+        if not is_open or frame == "stored":
+            images.entries[row] = entry | {"exif_frame": "displayed"}
+    said.add_rows("warning", "exif-by-setting", by_setting, images.names)
+    images.leave_out("exif-mirrored", is_mirrored, images.names, said)
+
+
+def _frame_of(header: ImageHeader, size: tuple[int, int], exif_frame: ExifFrame) -> tuple[ExifFrame, bool]:
     """The frame of an image that is annotated as (height, width) ``size``, and whether ``exif_frame`` decides it.
 
-    Orientations 5 to 8 swap height and width, and then the size tells, or the proportions of an image that was resized.
-    For others, for square images and for proportions of neither frame, ``exif_frame`` decides.
+    Quarter turns swap height and width, and then the size tells, or the proportions of an image that was resized. For
+    others, for square images and for proportions of neither frame, ``exif_frame`` decides.
     """
     stored, displayed = header.stored_size, header.displayed_size
     if stored != displayed and size in (stored, displayed):
@@ -27,22 +67,55 @@ def find_frame(header: ImageHeader, size: tuple[int, int], exif_frame: ExifFrame
     return exif_frame, True
 
 
-def turn_people(people: People, rows: np.ndarray, orientation: int, size: tuple[int, int]) -> None:
+def swap_sizes(images: Images, columns: AnnotationColumns, said: Adjustments) -> None:
+    """Swap height and width of the images whose keypoints fit only the displayed image, though the size is that of
+    the stored pixels: keypoints in it, and some far outside the stored pixels."""
+    is_swapped = np.zeros(len(images.names), bool)
+    for row in np.flatnonzero(np.isin(images.turns, QUARTER_TURNS)).tolist():
+        own = columns.image_rows == row
+        points = columns.keypoints[own][columns.is_labelled[own]][:, :2]
+        size = images.sizes[row, ::-1]
+        is_far = points > size + FAR_OUTSIDE * size.max()
+        fits_turned = (points >= -EDGE_MARGIN) & (points <= size[::-1] + EDGE_MARGIN)
+        is_swapped[row] = is_far.any() and fits_turned.all()
+    images.sizes[is_swapped] = images.sizes[is_swapped][:, ::-1]
+    images.turns[is_swapped] = 1
+    said.add_rows("derived", "exif-swapped", is_swapped, images.names)
+
+
+def turn_upright(images: Images, columns: AnnotationColumns, said: Adjustments) -> AnnotationColumns:
+    """Turn the annotations of the stored pixels. Those of categories that are not read are left out there."""
+    is_turned = (images.turns != 1) & images.is_kept
+    for row in np.flatnonzero(is_turned).tolist():
+        orientation = int(images.turns[row])
+        height, width = images.sizes[row].tolist()
+        rows = np.flatnonzero(columns.image_rows == row)
+        if len(rows):
+            _turn_annotations(columns, rows, orientation, (height, width))
+        images.sizes[row] = (width, height) if orientation in QUARTER_TURNS else (height, width)
+    has_people = np.isin(np.arange(len(images.names)), columns.image_rows)
+    said.add_rows("derived", "exif-turned", is_turned & has_people, images.names)
+    is_unread = is_turned[columns.image_rows] & ~columns.is_used
+    said.add_rows("left out", "exif-other", is_unread, columns.ids)
+    return columns.select(~is_unread)
+
+
+def _turn_annotations(columns: AnnotationColumns, rows: np.ndarray, orientation: int, size: tuple[int, int]) -> None:
     """Turn some rows, in place, from the stored pixels of (height, width) ``size`` by the orientation 3, 6 or 8."""
-    keypoints, boxes = people.keypoints[rows], people.boxes[rows]
+    keypoints, boxes = columns.keypoints[rows], columns.boxes[rows]
     # Keypoints count from the centre of the first pixel, boxes and outlines from its corner.
     points = _turn(keypoints[..., :2] + 0.5, orientation, size) - 0.5
     keypoints[..., :2] = np.where(keypoints[..., 2:] > 0, points, keypoints[..., :2])
     corners = [_turn(corner, orientation, size) for corner in (boxes[:, :2], boxes[:, :2] + boxes[:, 2:])]
-    people.keypoints[rows] = keypoints
-    people.boxes[rows] = np.hstack([np.minimum(*corners), np.abs(corners[1] - corners[0])])
+    columns.keypoints[rows] = keypoints
+    columns.boxes[rows] = np.hstack([np.minimum(*corners), np.abs(corners[1] - corners[0])])
     for row in rows.tolist():
-        outline = _turn_outline(people.outlines[row], orientation, size)
-        people.outlines[row] = outline
+        outline = _turn_outline(columns.outlines[row], orientation, size)
+        columns.outlines[row] = outline
         if isinstance(outline, np.ndarray):  # which is written as it is in the entry
-            turned_size = [*size[::-1]] if orientation >= 5 else [*size]
+            turned_size = [*size[::-1]] if orientation in QUARTER_TURNS else [*size]
             rle = {"size": turned_size, "counts": outline.tolist()}
-            people.entries[row] = people.entries[row] | {"segmentation": rle}
+            columns.entries[row] = columns.entries[row] | {"segmentation": rle}
 
 
 def _turn(points: np.ndarray, orientation: int, size: tuple[int, int]) -> np.ndarray:

@@ -326,7 +326,7 @@ def export_weights(source: str | Path, output: str | Path, *, overwrite: bool = 
     source = find_weights(source)
     check_outputs([output], [source], overwrite=overwrite)
     network, config = load_model(source)
-    if config.model.network or not config.model.skeleton.predicts_like(COCO):
+    if config.model.network or config.model.skeleton.changes_of_network(COCO):
         raise CheckpointError(
             f"{source} is no PoseNet for COCO's keypoints and body parts, as published files are; use the checkpoint"
         )

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from posenet.annotations.adjustments import Adjustments
-from posenet.annotations.coco import AnnotationFile, describe_counts, list_image_files, write_output
+from posenet.annotations.coco import AnnotationFile, describe_counts, list_image_files
 from posenet.annotations.reader import read_annotation_file
 from posenet.annotations.skeleton_draft import draft_skeleton
 from posenet.annotations.split import split_annotations
@@ -112,7 +112,7 @@ def _fix(args: argparse.Namespace) -> None:
     file = _read(args, args.drop)
     _report(args, file.adjustments)
     document = file.document
-    write_output(args.output, json.dumps(document))
+    write_atomically(args.output, json.dumps(document).encode())
     print_message(f"wrote {args.output}: {describe_counts(document)}")
 
 
@@ -127,7 +127,6 @@ def _read(args: argparse.Namespace, drop: bool) -> AnnotationFile:
         opens_images=args.images is not None,
         drop=drop,
         measures_twins=True,
-        required=("images",),
     )
 
 
@@ -161,7 +160,7 @@ def _import(args: argparse.Namespace) -> None:
         frames = None if is_standard_output(path) else path.with_name(f"{path.stem}_frames")
         options = Options(args.images, split, args.keypoints, args.part, frames)
         content, folder, notes = read_source(format_, source, options)
-        file = read_annotation_file(args.source, folder=folder, required=("images",), document=content)
+        file = read_annotation_file(args.source, folder=folder, document=content)
         file.adjustments.refuse(args.source)
         images = [folder / image.file_name for image in file.images]
         check_outputs([path], [*images, *map(label_path, images)], overwrite=args.overwrite)
@@ -171,7 +170,7 @@ def _import(args: argparse.Namespace) -> None:
 def _write_imported(output: Path, file: AnnotationFile, folder: Path, notes: tuple[str, ...]) -> None:
     """Write the normal form of an import, and say what it took."""
     document = file.document
-    write_output(output, json.dumps(document))
+    write_atomically(output, json.dumps(document).encode())
     messages = message_stream(output)
     for line in (describe_counts(document), *notes, *file.adjustments.sorted()):
         print_message(line, file=messages)
@@ -179,7 +178,7 @@ def _write_imported(output: Path, file: AnnotationFile, folder: Path, notes: tup
         return
     print_message(f"wrote {output}; its images are in {folder}", file=messages)
     words = ["lint", output, "--images", folder]
-    if file.parsed_categories[0].keypoints != COCO.file_names:
+    if file.categories.parsed[0].keypoints != COCO.file_names:
         words = ["skeleton", output, "--output", output.with_suffix(".toml")]
     print_message(f"next: {command_line('annotations', *words)}", file=messages)
 
@@ -192,7 +191,7 @@ def _split(args: argparse.Namespace) -> None:
         )
     parts = split_annotations(args.source, args.shares, args.seed, args.images)
     for output, document in zip(args.output, parts):
-        write_output(output, json.dumps(document))
+        write_atomically(output, json.dumps(document).encode())
         print_message(f"wrote {output}: {describe_counts(document)}", file=message_stream(*args.output))
 
 
@@ -212,7 +211,7 @@ def _skeleton(args: argparse.Namespace) -> None:
     else:
         draft = draft_skeleton(args.source, args.category)
         skeleton, comments = draft.skeleton, draft.comments
-    write_output(args.output, skeleton_to_toml(skeleton, comments))
+    write_atomically(args.output, skeleton_to_toml(skeleton, comments).encode())
     if not is_standard_output(args.output):
         use = f"build-hdf5 --skeleton {args.output} and train --set model.skeleton={args.output}"
         print_message(f"wrote {args.output}; check it, then give it: {use}")

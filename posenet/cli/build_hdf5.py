@@ -19,6 +19,7 @@ from posenet.annotations.main_persons import describe_others
 from posenet.cli.logging_setup import print_message
 from posenet.cli.options import (
     add_config_options,
+    add_image_ids,
     add_overwrite_option,
     add_switch,
     fraction,
@@ -53,13 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_switch(parser, "--stats", help="count people, keypoints and sizes")
     text = "draw some training samples into this folder, augmented as --config and --set define, with masks and maps"
     add("--preview", type=Path, metavar="DIR", help=text)
-    add("--image-ids", nargs="+", metavar="ID", help="store only these images: ids, or one text file of ids")
-    add(
-        "--limit",
-        type=positive_int,
-        metavar="N",
-        help="store only the first N images that have a main person (default: all)",
-    )
+    add_image_ids(parser, "store only these images: ids, or one text file of ids")
+    text = "store only the first N images that have a main person (default: all)"
+    add("--limit", type=positive_int, metavar="N", help=text)
     text = "fail when more than this share of the images (rounded up) cannot be read"
     add("--max-unreadable", type=fraction, default=MAX_UNREADABLE, metavar="SHARE", help=text)
     text = "also store images without annotations, without --annotations all of --images: they show nobody"
@@ -95,7 +92,7 @@ def run(args: argparse.Namespace) -> None:
             args.images,
             args.annotations,
             args.output,
-            image_ids=None if args.image_ids is None else read_image_ids(args.image_ids),
+            image_ids=read_image_ids(args.image_ids),
             limit=args.limit,
             workers=args.workers,
             max_unreadable=args.max_unreadable,

@@ -3,40 +3,33 @@
 from __future__ import annotations
 
 import argparse
-import sys
+import time
 from itertools import chain
 from pathlib import Path
+from typing import TextIO
 
+import posenet
 from posenet.annotations.coco import list_image_files
-from posenet.cli.diagnosis_outputs import diagnosis_paths, write_diagnosis
+from posenet.cli.logging_setup import print_message
 from posenet.cli.options import add_overwrite_option, input_files
-from posenet.diagnosis.diagnose import diagnose
+from posenet.diagnosis.diagnose import DIAGNOSIS_FILE, Diagnosis, diagnose, write_diagnosis_file
+from posenet.diagnosis.error_kinds import TEXTS
+from posenet.diagnosis.report.page import REPORT_FILE, write_report
 from posenet.files import check_outputs
 from posenet.images import require_image_folder
+from posenet.messages import pluralize, to_single_line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of ``diagnose``."""
-    parser.add_argument(
-        "--annotations", type=Path, required=True, metavar="JSON", help="COCO keypoint annotations of the images"
-    )
-    parser.add_argument(
-        "--results",
-        type=Path,
-        required=True,
-        metavar="JSON",
-        help="COCO results file, of any network",
-    )
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder for the report")
+    add = parser.add_argument
+    add("--annotations", type=Path, required=True, metavar="JSON", help="COCO keypoint annotations of the images")
+    add("--results", type=Path, required=True, metavar="JSON", help="COCO results file, of any network")
+    add("--output", type=Path, required=True, metavar="DIR", help="folder for the report")
     add_overwrite_option(parser)
-    parser.add_argument(
-        "--images", type=Path, metavar="DIR", help="folder of the images for the report (default: none are shown)"
-    )
-    parser.add_argument(
-        "--skeleton",
-        metavar="FILE",
-        help="skeleton file of the results, for its OKS constants (default: coco, or drafted from other annotations)",
-    )
+    add("--images", type=Path, metavar="DIR", help="folder of the images for the report (default: none are shown)")
+    text = "skeleton file of the results, for its OKS constants (default: coco, or drafted from other annotations)"
+    add("--skeleton", metavar="FILE", help=text)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -47,4 +40,45 @@ def run(args: argparse.Namespace) -> None:
     check_outputs(diagnosis_paths(args.output), chain(input_files(args), images), overwrite=args.overwrite)
     diagnosis = diagnose(args.annotations, args.results, skeleton=args.skeleton, images_dir=args.images)
     provenance = {"Results": str(args.results), "Annotations": str(args.annotations)}
-    write_diagnosis(diagnosis, args.images, args.output, sys.stdout, provenance=provenance)
+    write_diagnosis(diagnosis, args.images, args.output, provenance)
+
+
+def diagnosis_paths(folder: Path) -> list[Path]:
+    """Paths of the files that ``write_diagnosis`` writes."""
+    return [folder / DIAGNOSIS_FILE, folder / REPORT_FILE]
+
+
+def write_diagnosis(
+    diagnosis: Diagnosis,
+    images_dir: Path | None,
+    folder: Path,
+    provenance: dict[str, str],
+    messages: TextIO | None = None,
+    min_score: float = 0.0,
+) -> None:
+    """Write all files, and print a summary, also of ``evaluate --report``; for the arguments see ``write_report``."""
+    written = f"{time.strftime('%Y-%m-%d %H:%M')} by posenet {posenet.__version__}"
+    facts = provenance | {"Images": str(images_dir or "not shown"), "Written": written}
+    write_diagnosis_file(diagnosis, folder, facts)
+    write_report(diagnosis, folder, images_dir, provenance=facts, min_score=min_score)
+    print_message(_summarize(diagnosis), file=messages)
+    print_message("wrote " + ", ".join(map(str, diagnosis_paths(folder))), file=messages)
+
+
+def _summarize(diagnosis: Diagnosis) -> str:
+    """What costs the AP, as a few lines."""
+    # On the page, the last correction is split into missed people and inexact results.
+    labels = {kind: text.label.lower() for kind, text in TEXTS.items()} | {"missed": "missed or inexact"}
+    counts, skeleton = diagnosis.counts, diagnosis.matched.skeleton
+    missed = skeleton.count(diagnosis.missed_by_threshold[0], "missed")
+    lines = [
+        f"{diagnosis.name}: AP {diagnosis.ap:.3f}; {skeleton.count(diagnosis.num_people)}, "
+        f"{missed} at OKS 0.5, {pluralize(diagnosis.num_results, 'result')}",
+        f"  {pluralize(sum(counts.values()), 'keypoint')} compared: "
+        + ", ".join(f"{count} {labels[kind]}" for kind, count in counts.items()),
+        "  AP gained by correcting "
+        + ", then ".join(f"{labels[kind]} {gain:+.3f}" for kind, gain in diagnosis.costs.items()),
+    ]
+    if limit := diagnosis.describe_limit():
+        lines.append(f"  {to_single_line(limit)}")
+    return "\n".join(lines)

@@ -26,7 +26,7 @@ from posenet.cli.logging_setup import log_to_stderr, replace_closed_streams, rep
 from posenet.cli.options import add_quiet_option, describe_default, with_dashes
 from posenet.cli.other_programs import OTHER_TOOLS, remedy_for_foreign_flag, remedy_for_setting
 from posenet.devices.launch import rank_of_process, record_status
-from posenet.devices.signals import STOPPED_STATUS
+from posenet.devices.signals import STOPPED_STATUS, repeat_lost_interrupts
 from posenet.errors import ConnectError, OtherRankError, PosenetError
 from posenet.files import STANDARD_OUTPUT, name_file_in_errors
 from posenet.messages import is_out_of_memory, suggest, to_single_line, without_worker_traceback
@@ -170,10 +170,11 @@ def run_and_report(task: Callable[[], int | None], prog: str) -> int:
     """Run a task and return its exit status; report an error that the user can fix as one line on standard error."""
     status = 1
     try:
-        status = task() or 0
-        if sys.stdout is not None:
-            with name_file_in_errors(STANDARD_OUTPUT):
-                sys.stdout.flush()
+        with repeat_lost_interrupts():
+            status = task() or 0
+            if sys.stdout is not None:
+                with name_file_in_errors(STANDARD_OUTPUT):
+                    sys.stdout.flush()
     except OtherRankError:
         status = 2  # the rank that has failed reports the error
     except PosenetError as error:

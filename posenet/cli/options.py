@@ -158,15 +158,20 @@ seconds = _number(float, 0)
 minutes = _number(float, 1e-9, MAX_MINUTES)
 
 
-def read_image_ids(words: list[str]) -> set[int]:
+def add_image_ids(parser: argparse.ArgumentParser, text: str) -> None:
+    """Declare ``--image-ids``, which ``read_image_ids`` reads."""
+    parser.add_argument("--image-ids", nargs="+", metavar="ID", help=text)
+
+
+def read_image_ids(words: list[str] | None) -> set[int] | None:
     """Parse image ids: ``words`` are the ids, or one text file with ids separated by spaces, commas or line ends."""
-    if len(words) == 1 and not words[0].lstrip("-").isdecimal():
-        [path] = words
-        try:
-            words = read_input(path).decode("utf-8-sig").replace(",", " ").split()
-        except (OSError, UnicodeDecodeError) as error:
-            raise DataError(f"cannot read image ids from {path}; give ids or a text file of ids") from error
+    if words is None:
+        return None
     try:
+        if len(words) == 1 and not words[0].lstrip("-").isdecimal():
+            words = read_input(words[0]).decode("utf-8-sig").replace(",", " ").split()
         return {int(word) for word in words}
+    except OSError as error:
+        raise DataError(f"cannot read image ids from {words[0]}; give ids or a text file of ids") from error
     except ValueError as error:
-        raise DataError(f"{error}; image ids are whole numbers") from error
+        raise DataError(f"{error}; image ids are whole numbers, or one text file of them") from error

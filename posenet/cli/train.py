@@ -153,7 +153,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def check_flags(args: argparse.Namespace) -> None:
-    """Refuse wrong settings, missing files and a folder that is in use, before PyTorch is imported."""
+    """Refuse missing annotations, and wrong settings and missing files of a new run, before PyTorch is imported."""
     if args.data is not None:
         from posenet.training.find_annotations import find_annotations
 

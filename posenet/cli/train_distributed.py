@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, cast
 from posenet.cli import train
 from posenet.cli.options import minutes
 from posenet.cli.processes import add_process_options, run_on_ranks
-from posenet.devices.current import join_ranks
-from posenet.devices.ranks import DEFAULT_TIMEOUT_MINUTES
+from posenet.devices.ranks import DEFAULT_TIMEOUT_MINUTES, join_ranks
 
 if TYPE_CHECKING:
     from posenet.devices.parallel import Runtime

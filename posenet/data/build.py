@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import zlib
 from collections import Counter
 from collections.abc import Collection
@@ -25,7 +26,7 @@ from posenet.annotations.main_persons import (
     select_main_persons,
 )
 from posenet.annotations.outlines import encode_mask
-from posenet.annotations.people import People, read_annotations, scale_people
+from posenet.annotations.people import CocoDataset, People, read_annotations, scale_people
 from posenet.data.store import NO_PERSON, PERSON_TYPE, OriginalRow, Record, Store
 from posenet.data.store_writer import JPEG_QUALITY, check_store_output, open_store_writer
 from posenet.devices.cpu import usable_cores
@@ -76,7 +77,7 @@ class _ImageFile(NamedTuple):
 
 def build_store(
     images: str | Path,
-    annotations: str | Path | None,
+    annotations: str | Path | CocoDataset | None,
     output: str | Path,
     *,
     image_ids: Collection[int] | None = None,
@@ -95,8 +96,9 @@ def build_store(
     Args:
         images: folder of the images. Where they were resized after they were annotated, the annotations are scaled to
             the size of the files.
-        annotations: COCO keypoint JSON for ``skeleton``. None stores all images of the folder without annotations, in
-            the order of their names and as viewers display them: as ``background``, or for training with a teacher.
+        annotations: COCO keypoint JSON for ``skeleton``, or the people that ``people_of`` returns for it. None stores
+            all images of the folder without annotations, in the order of their names and as viewers display them: as
+            ``background``, or for training with a teacher.
         image_ids, limit: store only these images, and only the first ``limit`` of them; None stores all.
         workers: threads; None means one per usable core. The bytes of the store do not depend on it.
         max_unreadable: share of the images, rounded up to whole images, that may be missing, damaged or of other
@@ -114,31 +116,48 @@ def build_store(
     """
     skeleton = load_skeleton(skeleton)
     if max_side < 0:
-        raise DataError(
-            f"max_side is {max_side}; give the longest side in pixels, or 0 to store all images as they are"
-        )
-    output = Path(output)
-    inputs = [] if annotations is None else [annotations]
-    check_store_output(resolve_link(output), overwrite, inputs)  # before the annotations are read
-    folder = Path(images)
+        raise DataError(f"max_side is {max_side}; give the longest side in pixels, or 0 to keep all sizes")
+    output, folder = Path(output), Path(images)
+    # Before the annotations are read.
+    check_store_output(resolve_link(output), overwrite, [annotations] if isinstance(annotations, (str, Path)) else [])
     require_image_folder(folder)
-    selection = _select_images(folder, annotations, image_ids, skeleton, background, exif_frame)
-    chosen = selection.suitable[:limit]
-    if not chosen and selection.empty:
-        raise DataError(f"{annotations} has only images without annotations; background=True stores them")
+    if annotations is None:
+        dataset = _list_unlabelled(folder, background)
+    elif isinstance(annotations, CocoDataset):
+        dataset = annotations
+    else:
+        dataset = read_annotations(annotations, skeleton, folder, exif_frame)
+    minimum = skeleton.min_labelled_keypoints
+    requested = _find_requested(dataset, image_ids)
+    empty = dataset.background & {image.id for image in requested}
+    suitable = [image for image in requested if _is_suitable(image, dataset, minimum, background)]
+    people_of_requested = [dataset.people[image.id] for image in requested if image.id in dataset.people]
+    others = sum((count_others(people, minimum) for people in people_of_requested), start=Counter[str]())
+    if len(requested) > len(empty) and all(image.id in empty for image in suitable):
+        raise DataError(
+            f"no {skeleton.category} in {dataset.path} has {minimum} labelled keypoints and an area of {MIN_AREA} "
+            f"square pixels, as a sample needs: {describe_others(others) or 'there is none'}; posenet annotations lint "
+            "checks it"
+        )
+    chosen = suitable[:limit]
+    if not chosen and empty:
+        raise DataError(f"{dataset.path} has only images without annotations; background=True stores them")
 
     def prepare(image: CocoImage) -> tuple[Record, list[int], _ImageFile] | str:
         """The record and the rows of its main persons, or the reason why the image cannot be used."""
         path = folder / image.file_name
-        people = selection.people_of.get(image.id)
+        people = dataset.people.get(image.id)
+        size = image.height, image.width
         try:
-            file = _read_image(path, (image.height, image.width) if people is not None else None)
+            file = _read_image(path, None if people is None else size)
             mains: list[int] = []
             if people is not None:
-                people = scale_people(people, (image.height, image.width), file.size)
-                mains = select_main_persons(people, skeleton.min_labelled_keypoints)
+                people = scale_people(people, size, file.size)
+                mains = select_main_persons(people, minimum)
             smaller = _shrink(file, max_side, people.areas[mains] if people else np.zeros(0))
-            return *_make_record(path, image, smaller, file.size, people, mains, skeleton, background), smaller
+            if people is not None:
+                people = scale_people(people, file.size, smaller.size)
+            return *_make_record(path, image, smaller, people, mains, skeleton, background), smaller
         except DataError as error:
             return f"{error} (image {image.id})"
         except (OSError, ValueError) as error:
@@ -146,11 +165,12 @@ def build_store(
 
     counts: Counter[str] = Counter()
     skipped: list[str] = []
-    num_bytes = sum(_file_size(folder / image.file_name) for image in chosen)
+    paths = [folder / image.file_name for image in chosen]
+    num_bytes = sum(os.path.getsize(path) for path in paths if os.path.isfile(path))
     max_skipped = math.ceil(max_unreadable * len(chosen))
     workers = workers or usable_cores()  # threads, because reading and decoding release Python's global lock
     with (
-        open_store_writer(output, num_bytes, skeleton, annotations or folder, overwrite, max_side) as writer,
+        open_store_writer(output, num_bytes, skeleton, dataset.path, overwrite, max_side) as writer,
         closing(map_in_threads(prepare, chosen, workers=workers, ahead=4 * workers)) as results,
     ):
         for image, result in zip(chosen, progress_bar(results, "build", len(chosen), disable=not progress)):
@@ -164,7 +184,7 @@ def build_store(
                     )
                 continue
             record, main_rows, file = result
-            if not main_rows and image.id not in selection.empty:
+            if not main_rows and image.id not in empty:
                 counts["too small"] += 1  # its main persons, in a file that is smaller than annotated
                 continue
             writer.add(record, main_rows, file.original)
@@ -174,82 +194,18 @@ def build_store(
         pass
     return BuildReport(
         store=store,
-        num_without_main_person=selection.num_unsuitable + counts["too small"],
-        others=selection.others,
-        adjustments=selection.adjustments,
+        num_without_main_person=len(requested) - len(suitable) + counts["too small"],
+        others=others,
+        adjustments=dataset.adjustments,
         skipped=tuple(skipped),
         num_resized=counts["resized"],
-        num_empty=0 if background else len(selection.empty),
+        num_empty=0 if background else len(empty),
         num_shrunk=counts["shrunk"],
     )
 
 
-class _Selection(NamedTuple):
-    """The images of which a store is built."""
-
-    suitable: list[CocoImage]
-    """Those that have a main person, or show nobody and are wanted all the same."""
-    num_unsuitable: int
-    """How many others were requested."""
-    people_of: dict[int, People]
-    """By image id; empty without annotations."""
-    empty: frozenset[int]
-    """Ids of the requested images without any annotation, which are suitable if they are wanted."""
-    others: Counter[str]
-    """People of the requested images on whom no sample is centred, by reason."""
-    adjustments: Adjustments
-    """What reading the annotations did."""
-
-
-def _select_images(
-    folder: Path,
-    annotations: str | Path | None,
-    image_ids: Collection[int] | None,
-    skeleton: Skeleton,
-    background: bool,
-    exif_frame: ExifFrame,
-) -> _Selection:
-    """Read the annotations, and choose the images to store; the arguments are those of ``build_store``."""
-    if annotations is None:
-        images = _find_requested(_list_unlabelled(folder), image_ids, folder)
-        empty = frozenset(image.id for image in images if background)
-        return _Selection(images, 0, {}, empty, Counter(), Adjustments())
-    dataset = read_annotations(annotations, skeleton, folder, exif_frame)
-    requested = _find_requested(dataset.images, image_ids, annotations)
-    empty = dataset.background & {image.id for image in requested}
-    minimum = skeleton.min_labelled_keypoints
-    suitable = [
-        image
-        for image in requested
-        if (background and image.id in empty) or select_main_persons(dataset.people[image.id], minimum)
-    ]
-    others: Counter[str] = sum(
-        (count_others(dataset.people[image.id], minimum) for image in requested), start=Counter()
-    )
-    if len(requested) > len(empty) and all(image.id in empty for image in suitable):
-        raise DataError(
-            f"no {skeleton.category} in {annotations} has {minimum} labelled keypoints and an area of {MIN_AREA} "
-            f"square pixels, as a sample needs: {describe_others(others) or 'there is none'}; posenet annotations lint "
-            "checks it"
-        )
-    num_unsuitable = len(requested) - len(suitable)
-    return _Selection(suitable, num_unsuitable, dataset.people, empty, others, dataset.adjustments)
-
-
-def _find_requested(images: list[CocoImage], ids: Collection[int] | None, source: str | Path) -> list[CocoImage]:
-    """The images with these ids, or all, in their order; ``DataError`` if one of them is missing."""
-    if ids is None:
-        return images
-    wanted = set(ids)
-    selected = [image for image in images if image.id in wanted]
-    unknown = wanted - {image.id for image in selected}
-    if unknown:
-        raise DataError(f"{source} has no image {min(unknown)} ({len(unknown)} unknown in all); correct the ids")
-    return selected
-
-
-def _list_unlabelled(folder: Path) -> list[CocoImage]:
-    """The images of a folder. Their sizes are not known yet: 0.
+def _list_unlabelled(folder: Path, background: bool) -> CocoDataset:
+    """The images of a folder, of people who are not known. Their sizes are not known yet: 0.
 
     An image id is the number that is the name of the file, as in COCO, if all names are numbers; else the images are
     numbered from 1 in the order of their names.
@@ -259,14 +215,26 @@ def _list_unlabelled(folder: Path) -> list[CocoImage]:
     ids = [int(stem) for stem in stems if stem.isascii() and stem.isdecimal() and len(stem) <= MAX_ID_DIGITS]
     if len(set(ids)) < len(names):
         ids = list(range(1, len(names) + 1))
-    return [CocoImage(number, str(name), height=0, width=0) for number, name in zip(ids, names)]
+    images = [CocoImage(number, str(name), height=0, width=0) for number, name in zip(ids, names)]
+    return CocoDataset(folder, images, {}, frozenset(ids if background else ()), Adjustments())
 
 
-def _file_size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:  # the image will be reported as unreadable
-        return 0
+def _find_requested(dataset: CocoDataset, ids: Collection[int] | None) -> list[CocoImage]:
+    """The images with these ids, or all, in their order; ``DataError`` if one of them is missing."""
+    if ids is None:
+        return dataset.images
+    wanted = set(ids)
+    unknown = wanted - {image.id for image in dataset.images}
+    if unknown:
+        raise DataError(f"{dataset.path} has no image {min(unknown)} ({len(unknown)} unknown in all); correct the ids")
+    return [image for image in dataset.images if image.id in wanted]
+
+
+def _is_suitable(image: CocoImage, dataset: CocoDataset, min_labelled: int, background: bool) -> bool:
+    """Whether an image has a main person, or shows nobody and is wanted all the same, or who is in it is not known."""
+    if image.id not in dataset.people or (background and image.id in dataset.background):
+        return True
+    return bool(select_main_persons(dataset.people[image.id], min_labelled))
 
 
 def _read_image(path: Path, annotated_size: tuple[int, int] | None) -> _ImageFile:
@@ -303,7 +271,6 @@ def _make_record(
     path: Path,
     image: CocoImage,
     file: _ImageFile,
-    size: tuple[int, int],
     people: People | None,
     mains: list[int],
     skeleton: Skeleton,
@@ -311,8 +278,8 @@ def _make_record(
 ) -> tuple[Record, list[int]]:
     """The record of an image with its labelled people, and the rows of its main persons.
 
-    The people, with the rows ``mains``, are in an image of this ``size``. Without annotations (None), it shows nobody
-    if it is ``background``; else the loss of labels counts nowhere.
+    The people, with the rows ``mains``, are in pixels of the file. Without annotations (None), it shows nobody if it is
+    ``background``; else the loss of labels counts nowhere.
     """
     if people is None:
         joints = np.zeros((0, skeleton.num_keypoints, 3), np.float32)
@@ -321,7 +288,6 @@ def _make_record(
         mask_miss = np.full(file.size, background, np.uint8)
         main_rows = [] if background else [NO_PERSON]
     else:
-        people = scale_people(people, size, file.size)
         rows = np.flatnonzero(people.is_labelled)
         joints = people.keypoints[rows]
         table = np.zeros(len(rows), PERSON_TYPE)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,7 +28,6 @@ from posenet.data.store import (
 from posenet.errors import DataError
 from posenet.files import (
     atomic_replacement,
-    begins_like,
     check_outputs,
     is_standard_output,
     output_lock,
@@ -39,8 +37,6 @@ from posenet.files import (
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton_file import skeleton_to_table
 
-_HDF5 = re.compile(rb"\x89HDF\r\n\x1a\n")
-"""How a store begins."""
 JPEG_QUALITY = 95
 """Of images that are made smaller."""
 COPIED_BYTES = 2**24
@@ -212,5 +208,5 @@ def check_store_output(path: Path, overwrite: bool, inputs: Iterable[str | Path]
     if is_standard_output(path):
         raise DataError("a store cannot be written to standard output; give the name of a file")
     check_outputs([path], inputs, overwrite=overwrite)
-    if path.is_file() and not begins_like(path, _HDF5):
+    if path.is_file() and not h5py.is_hdf5(path):
         raise DataError(f"{path} is not an HDF5 file and is not overwritten; choose another output")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
-import json
 import os
 import socket
 import threading
@@ -39,35 +39,52 @@ def join_processes(info: RankInfo, timeout: timedelta, seconds: float) -> None:
     ``timeout`` is that of the collective calls. ``ConfigError`` if an address, a rank or a number is wrong,
     ``ConnectError`` if the processes have not met in time.
     """
+    init_group = functools.partial(
+        dist.init_process_group, "gloo", rank=info.rank, world_size=info.world_size, timeout=timeout
+    )
     if info.world_size == 1:
-        store: Store = dist.HashStore()  # type: ignore[attr-defined]
-        dist.init_process_group("gloo", store=store, rank=0, world_size=1, timeout=timeout)
+        init_group(store=dist.HashStore())  # type: ignore[attr-defined]  # PyTorch does not list it in __all__
         return
-    deadline = time.monotonic() + seconds
     host, port = meeting_point(info, os.environ)
-    # torchrun has a store of its own, and gives every process a rank of its own.
-    is_hosted_by_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    _stores[host, port] = _stores.get((host, port)) or _open_store(
-        host, port, is_server=info.rank == 0 and not is_hosted_by_torchrun, seconds=seconds
-    )
-    # It has keys of earlier processes, which torchrun has restarted, and of earlier meetings of these.
-    prefix = f"posenet/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{next(_meetings)}"
-    store = dist.PrefixStore(prefix, _stores[host, port])  # type: ignore[attr-defined]
-    failure = f"the processes did not connect at {host}:{port}"
-    if not is_hosted_by_torchrun:
-        compare = functools.partial(_compare_ranks, store, info, deadline, f"{host}:{port}")
-        call_within(deadline + 2 * FAREWELL_SECONDS, compare, failure)
-    join = functools.partial(
-        dist.init_process_group, "gloo", store=store, rank=info.rank, world_size=info.world_size, timeout=timeout
-    )
-    call_within(max(deadline, time.monotonic() + 1), join, failure)
+    deadline = time.monotonic() + seconds
+
+    def meet() -> None:
+        # torchrun has a store of its own, and gives every process a rank of its own.
+        is_hosted_by_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        if (host, port) not in _stores:
+            _stores[host, port] = dist.TCPStore(  # type: ignore[attr-defined]
+                host,
+                port,
+                is_master=info.rank == 0 and not is_hosted_by_torchrun,
+                timeout=timedelta(seconds=seconds),
+                wait_for_workers=False,
+                multi_tenant=True,
+            )
+        # It has keys of earlier processes, which torchrun has restarted, and of earlier meetings of these.
+        prefix = f"posenet/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{next(_meetings)}"
+        store = dist.PrefixStore(prefix, _stores[host, port])  # type: ignore[attr-defined]
+        if not is_hosted_by_torchrun:
+            _compare_ranks(store, info, deadline, f"{host}:{port}")
+        init_group(store=store)
+
+    try:
+        call_within(seconds + 2 * FAREWELL_SECONDS, meet, f"the processes did not connect at {host}:{port}")
+    except ConnectError as error:
+        if (host, port) not in _stores:
+            with contextlib.suppress(OSError):
+                socket.create_connection((host, port), timeout=1).close()
+                raise ConnectError(
+                    f"something else than rank 0 of this run listens at {host}:{port}: set MASTER_PORT to a free port "
+                    "for all processes, or end the other program"
+                ) from error
+        raise
 
 
-def call_within(deadline: float, function: Callable[[], Result], failure: str) -> Result:
+def call_within(seconds: float, function: Callable[[], Result], failure: str) -> Result:
     """The result of a function of PyTorch that may wait for other processes, also longer than it is told.
 
-    ``deadline`` is a time of ``time.monotonic``; a function that waits on is left in a thread, which ends with this
-    process. ``ConnectError``, which begins with ``failure``, if it has not returned, or has raised an error.
+    A function that waits on is left in a thread, which ends with this process. ``ConnectError``, which begins with
+    ``failure``, if it has not returned within ``seconds``, or PyTorch has raised an error.
     """
     future: Future[Result] = Future()
 
@@ -79,7 +96,7 @@ def call_within(deadline: float, function: Callable[[], Result], failure: str) -
 
     threading.Thread(target=call, daemon=True).start()
     try:
-        return future.result(max(deadline - time.monotonic(), 0))
+        return future.result(seconds)
     except (RuntimeError, ValueError, FutureTimeoutError) as error:
         reason = "no answer in time" if isinstance(error, FutureTimeoutError) else first_sentence(error)
         raise ConnectError(
@@ -88,42 +105,14 @@ def call_within(deadline: float, function: Callable[[], Result], failure: str) -
         ) from error
 
 
-def _open_store(host: str, port: int, is_server: bool, seconds: float) -> Store:
-    """The table in which the processes find each other, which rank 0 serves."""
-    open_store = functools.partial(
-        dist.TCPStore,  # type: ignore[attr-defined]  # PyTorch does not list it in __all__
-        host,
-        port,
-        is_master=is_server,
-        timeout=timedelta(seconds=seconds),
-        wait_for_workers=False,
-        multi_tenant=True,
-    )
-    try:
-        # PyTorch waits without an end for the answer of another program.
-        return call_within(
-            time.monotonic() + seconds + 1, open_store, f"the processes did not connect at {host}:{port}"
-        )
-    except ConnectError as error:
-        try:
-            socket.create_connection((host, port), timeout=1).close()
-        except OSError:
-            raise error from None
-        raise ConnectError(
-            f"something else than rank 0 of this run listens at {host}:{port}: set MASTER_PORT to a free port for all "
-            "processes, or end the other program"
-        ) from error
-
-
 def _compare_ranks(store: Store, info: RankInfo, deadline: float, where: str) -> None:
     """Wait until all ranks have come; ``ConfigError`` if two have the same rank, or other numbers of processes."""
-    own = {"rank": info.rank, "world_size": info.world_size, "host": socket.gethostname()}
-    first = json.loads(store.compare_set("first", "", json.dumps(own)))
-    if first["world_size"] != info.world_size:
-        found = (f"rank {some['rank']} on {some['host']} is one of {some['world_size']}" for some in (first, own))
-        store.set("problem", f"{'; '.join(found)} processes; give all the same WORLD_SIZE")
+    own = f"rank {info.rank} on {socket.gethostname()} is one of {info.world_size}"
+    first = store.compare_set("first", "", own).decode()
+    if first.rpartition(" ")[2] != str(info.world_size):
+        store.set("problem", f"{first}, but {own} processes; give all the same WORLD_SIZE")
     elif store.add(f"rank {info.rank}", 1) > 1:
-        store.set("problem", f"two processes are rank {info.rank}, one on {own['host']}; give each its own RANK")
+        store.set("problem", f"two processes are rank {info.rank}: {own}; give each its own RANK")
     store.add("arrived", 1)
     while True:
         arrived = store.add("arrived", 0)
@@ -137,7 +126,6 @@ def _compare_ranks(store: Store, info: RankInfo, deadline: float, where: str) ->
             missing = [str(rank) for rank in range(info.world_size) if not store.check([f"rank {rank}"])]
             raise ConnectError(
                 f"of {info.world_size} processes, these ranks did not come to {where} within --timeout: "
-                f"{', '.join(missing[:8])}; check that all were started, and that no firewall is "
-                "between them"
+                f"{', '.join(missing[:8])}; check that all were started, and that no firewall is between them"
             )
         time.sleep(POLL_SECONDS)

@@ -7,7 +7,6 @@ import functools
 import logging
 import os
 import socket
-import time
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any, cast
@@ -153,7 +152,7 @@ class DistributedRuntime(Runtime):
         info = RankInfo()
         if dist.is_initialized():
             new_group = functools.partial(dist.new_group, backend="gloo", timeout=self._timeout)
-            self._group = call_within(time.monotonic() + seconds, new_group, "the processes did not form a group")
+            self._group = call_within(seconds, new_group, "the processes did not form a group")
         else:
             info = rank_info(os.environ)
             join_processes(info, self._timeout, seconds)
@@ -186,7 +185,7 @@ class DistributedRuntime(Runtime):
 
     def convert_sync_batch_norm(self, network: nn.Module) -> nn.Module:
         if self.device.type == "cpu":
-            return GroupBatchNorm2d.convert(network)
+            return GroupBatchNorm2d.convert(network, self._device_group)
         convert: Any = nn.SyncBatchNorm.convert_sync_batchnorm
         return cast(nn.Module, convert(network, self._device_group))
 
@@ -209,6 +208,8 @@ class DistributedRuntime(Runtime):
         return values
 
     def broadcast_object(self, value: Any) -> Any:
+        if self.world_size == 1:
+            return value  # PyTorch would pickle it, which takes twice its memory
         message = [value]
         dist.broadcast_object_list(message, src=0, group=self._group)
         return message[0]

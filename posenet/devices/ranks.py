@@ -1,13 +1,18 @@
-"""The processes of a run, and what they tell each other, implemented for a single process.
+"""The processes of a run, what they tell each other, and finding them, so that a call in a script of each is one run.
 
 This module does not import PyTorch: a single process predicts with an exported file without it.
 """
 
 from __future__ import annotations
 
+import contextvars
+import functools
+import os
+import sys
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
+from posenet.devices.launch import rank_info
 from posenet.errors import OtherRankError, PosenetError
 
 DEFAULT_TIMEOUT_MINUTES = 10.0
@@ -17,10 +22,12 @@ SHARE_TIMEOUT_MINUTES = 24 * 60.0
 
 Result = TypeVar("Result")
 Item = TypeVar("Item")
+Function = TypeVar("Function", bound=Callable[..., Any])
+_is_running = contextvars.ContextVar("_is_running", default=False)
 
 
 class Ranks:
-    """All processes of a run, as one of them sees them."""
+    """All processes of a run, as one of them sees them; here a single one."""
 
     rank = 0  # index of this process among all processes of the run
     world_size = 1  # number of processes of the run
@@ -78,3 +85,46 @@ class Ranks:
 
     def close(self) -> None:
         """Leave the processes, at the end of a run."""
+
+
+def join_ranks(timeout_minutes: float, meet_minutes: float = DEFAULT_TIMEOUT_MINUTES) -> Ranks | None:
+    """Join the processes of the process group that exists, or else those that a launcher has started with this one.
+
+    None if this process is alone; it does not import PyTorch then. Arguments and errors: see ``DistributedRuntime``.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    has_group = distributed is not None and distributed.is_available() and distributed.is_initialized()
+    if not has_group and rank_info(os.environ).world_size == 1:
+        return None
+    from posenet.devices.parallel import DistributedRuntime
+
+    return DistributedRuntime(timeout_minutes, meet_minutes)
+
+
+def run_in_all_processes(
+    parameter: str, timeout_minutes: float = DEFAULT_TIMEOUT_MINUTES
+) -> Callable[[Function], Function]:
+    """A decorator: the function gets those of ``join_ranks`` as the argument ``parameter``, unless the caller gives it.
+
+    So each process calls the function, and all calls are one run. A call within a run, as in a callback, which only
+    rank 0 makes, concerns this process alone. After an error the processes stay joined: leaving could wait for one
+    that hangs.
+    """
+
+    def decorate(function: Function) -> Function:
+        @functools.wraps(function)
+        def call(*args: Any, **options: Any) -> Any:
+            is_outermost = not _is_running.get()
+            token = _is_running.set(True)
+            try:
+                if is_outermost and options.get(parameter) is None and (ranks := join_ranks(timeout_minutes)):
+                    result = function(*args, **options | {parameter: ranks})
+                    ranks.close()
+                    return result
+                return function(*args, **options)
+            finally:
+                _is_running.reset(token)
+
+        return cast(Function, call)
+
+    return decorate

@@ -9,18 +9,19 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 
-class AllReduceSum(torch.autograd.Function):
-    """Sum over all ranks: of the values in the forward pass, of the gradients in the backward pass."""
+class SumOverRanks(torch.autograd.Function):
+    """Sum over all ranks of a group: of the values in the forward pass, of the gradients in the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor) -> Tensor:
+    def forward(ctx: Any, values: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+        ctx.group = group
         total = values.clone()
-        dist.all_reduce(total)
+        dist.all_reduce(total, group=group)
         return total
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return _all_reduce_sum(gradient.contiguous())
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return SumOverRanks.apply(gradient.contiguous(), ctx.group), None  # type: ignore[no-untyped-call]
 
 
 class GroupBatchNorm2d(nn.BatchNorm2d):
@@ -36,14 +37,18 @@ class GroupBatchNorm2d(nn.BatchNorm2d):
     digits if the mean is large. The running variance is the unbiased one, with m - 1.
     """
 
+    group: dist.ProcessGroup | None = None
+    """The ranks; None is the default group."""
+
     @classmethod
-    def convert(cls, module: nn.Module) -> nn.Module:
+    def convert(cls, module: nn.Module, group: dist.ProcessGroup | None = None) -> nn.Module:
         """Replace every ``nn.BatchNorm2d`` inside a module; parameters and buffers stay the same objects."""
         for name, child in module.named_children():
             if not isinstance(child, nn.BatchNorm2d):
-                cls.convert(child)
+                cls.convert(child, group)
             elif not isinstance(child, cls):
                 converted = cls(child.num_features, child.eps, child.momentum).train(child.training)
+                converted.group = group
                 for key, tensor in (*child.named_parameters(), *child.named_buffers()):
                     setattr(converted, key, tensor)
                 setattr(module, name, converted)
@@ -55,24 +60,20 @@ class GroupBatchNorm2d(nn.BatchNorm2d):
             return super().forward(x)
         values = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         local_count = values.new_tensor([values.numel() / self.num_features])  # (1,)
-        sums = _all_reduce_sum(torch.cat([values.sum((0, 2, 3)), local_count]))  # (C + 1,)
+        sums = self._sum_over_ranks(torch.cat([values.sum((0, 2, 3)), local_count]))  # (C + 1,)
         count = sums[-1].detach()
         mean = sums[:-1] / count  # (C,)
         centred = values - mean[:, None, None]
-        variance = _all_reduce_sum(centred.square().sum((0, 2, 3))) / count  # (C,)
-        self._update_running_statistics(mean.detach(), variance.detach() * count / (count - 1))
+        variance = self._sum_over_ranks(centred.square().sum((0, 2, 3))) / count  # (C,)
+        assert self.running_mean is not None and self.running_var is not None
+        assert self.num_batches_tracked is not None and self.momentum is not None
+        with torch.no_grad():
+            self.running_mean.lerp_(mean, self.momentum)
+            self.running_var.lerp_(variance * count / (count - 1), self.momentum)
+            self.num_batches_tracked += 1
         scale = self.weight * torch.rsqrt(variance + self.eps)
         return (centred * scale[:, None, None] + self.bias[:, None, None]).to(x.dtype)
 
-    @torch.no_grad()
-    def _update_running_statistics(self, mean: Tensor, unbiased_variance: Tensor) -> None:
-        assert self.running_mean is not None and self.running_var is not None
-        assert self.num_batches_tracked is not None and self.momentum is not None
-        self.running_mean.lerp_(mean, self.momentum)
-        self.running_var.lerp_(unbiased_variance, self.momentum)
-        self.num_batches_tracked += 1
-
-
-def _all_reduce_sum(values: Tensor) -> Tensor:
-    total: Tensor = AllReduceSum.apply(values)  # type: ignore[no-untyped-call]  # PyTorch has no types for it
-    return total
+    def _sum_over_ranks(self, values: Tensor) -> Tensor:
+        total: Tensor = SumOverRanks.apply(values, self.group)  # type: ignore[no-untyped-call]
+        return total

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -31,9 +31,7 @@ class Outcome:
 
     def recall(self) -> np.ndarray:
         """(T,) share of the people who are found; -1 without people."""
-        if not self.num_people:
-            return np.full(len(self.correct), -1.0)
-        return np.asarray(self.correct.sum(axis=1) / self.num_people)
+        return np.asarray(self.correct.sum(axis=1) / self.num_people if self.num_people else [-1.0] * len(self.correct))
 
     def precision(self, num_people: ArrayLike | None = None) -> np.ndarray:
         """(T, 101) the highest precision at recall 0, 0.01 ... 1 or beyond; -1 at thresholds without people.
@@ -64,10 +62,6 @@ class Outcome:
         curves[num_people == 0] = 1.0
         curves[(num_people == 0) & self.background.any(axis=1)] = 0.0
         return curves
-
-    def without_background(self) -> Outcome:
-        """The outcome without the results that match nobody, at each threshold separately."""
-        return replace(self, counted=self.correct)
 
 
 def evaluate(matched: MatchedResults, low: float = 0.0, high: float = np.inf) -> Outcome:

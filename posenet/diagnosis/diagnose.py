@@ -5,10 +5,11 @@ After Ronchi and Perona, "Benchmarking and Error Diagnosis in Multi-Instance Pos
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,16 +17,34 @@ from posenet.annotations.coco import CocoImage
 from posenet.annotations.people import read_split
 from posenet.annotations.skeleton_draft import skeleton_of
 from posenet.diagnosis.average_precision import Outcome, average_precision, evaluate
-from posenet.diagnosis.error_kinds import CORRECTIONS, LOCALISATION, MISSED_AT_50, SIZES, UNCORRECTED
+from posenet.diagnosis.error_kinds import (
+    CORRECTIONS,
+    LOCALISATION,
+    MISSED_AT_50,
+    OKS_THRESHOLDS,
+    SIZES,
+    UNCORRECTED,
+    size_numbers,
+)
 from posenet.diagnosis.keypoint_errors import MatchedResults, count_kinds
-from posenet.diagnosis.matching import MAX_RESULTS, Truth
-from posenet.diagnosis.results_file import parse_results, read_results
-from posenet.diagnosis.slices import Slice, measure_sizes
+from posenet.diagnosis.matching import MAX_RESULTS, Truth, read_results, select_rows
 from posenet.errors import DataError
-from posenet.messages import pluralize
+from posenet.files import write_atomically
 from posenet.progress_bar import progress_bar
 from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import Skeleton, load_skeleton
+
+DIAGNOSIS_FILE = "diagnosis.json"
+
+
+class SizeGroup(NamedTuple):
+    """The people of a size."""
+
+    name: str  # one of ``SIZES``
+    people: int  # number of labelled people
+    ap: float  # AP of these people, COCO's APM and APL
+    counts: dict[str, int]  # number of keypoints of each kind in these people's matched results
+    missed: int  # how many of these people no result matches at OKS 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,8 +71,8 @@ class Diagnosis:
     that a kind of error costs. Between ``background`` and ``missed`` stands ``MISSED_AT_50``."""
     alone_precision: Mapping[str, np.ndarray]
     """The same after correcting each kind of error, or ``MISSED_AT_50``, and nothing else."""
-    sizes: Sequence[Slice]
-    """The people of each size."""
+    sizes: Sequence[SizeGroup]
+    """The people of each size of which there is somebody."""
 
     @property
     def ap(self) -> float:
@@ -87,24 +106,16 @@ class Diagnosis:
         return {name: count_kinds(kinds) for name, kinds in zip(names, self.matched.kinds.T)}
 
     @property
-    def background_by_threshold(self) -> np.ndarray:
-        """(10,) number of results that match nobody at each OKS threshold."""
-        return np.asarray(self.outcome.background.sum(axis=1))
+    def background_by_threshold(self) -> list[int]:
+        """Number of results that match nobody at each OKS threshold; the first is 0.5."""
+        counts: list[int] = self.outcome.background.sum(axis=1).tolist()
+        return counts
 
     @property
-    def missed_by_threshold(self) -> np.ndarray:
-        """(10,) number of labelled people whom no result matches at each OKS threshold."""
-        return np.asarray(self.outcome.missed.sum(axis=1))
-
-    @property
-    def background(self) -> int:
-        """Number of results that match nobody at OKS 0.5."""
-        return int(self.background_by_threshold[0])
-
-    @property
-    def missed(self) -> int:
-        """Number of labelled people whom no result matches at OKS 0.5."""
-        return int(self.missed_by_threshold[0])
+    def missed_by_threshold(self) -> list[int]:
+        """Number of labelled people whom no result matches at each OKS threshold; the first is 0.5."""
+        counts: list[int] = self.outcome.missed.sum(axis=1).tolist()
+        return counts
 
     @property
     def num_people(self) -> int:
@@ -114,32 +125,20 @@ class Diagnosis:
     @property
     def num_results(self) -> int:
         """Number of results that the COCO evaluation uses: at most 20 of an image."""
-        return len(self.matched.results)
-
-    @property
-    def num_left_out(self) -> int:
-        """Number of results that it does not use."""
-        return int(self.matched.results.left_out.sum())
-
-    @property
-    def full_images(self) -> dict[str, int]:
-        """The images with more than 20 labelled people, of whom some are missed whatever the results are, and the
-        numbers of people, by file name."""
-        truth = self.matched.truth
-        people = np.bincount(truth.image[truth.people], minlength=len(self.images)).tolist()
-        return {image.file_name: count for image, count in zip(self.images, people) if count > MAX_RESULTS}
+        return len(self.matched.results.scores)
 
     def describe_limit(self) -> str:
         """What COCO's limit of results leaves out, in a sentence; empty if it leaves out nothing."""
-        full, skeleton = self.full_images, self.matched.skeleton
-        if not full and not self.num_left_out:
+        truth, num_left_out = self.matched.truth, self.matched.results.num_left_out
+        people = np.bincount(truth.image[truth.people])
+        beyond, worst = int(np.maximum(people - MAX_RESULTS, 0).sum()), int(people.argmax())
+        if not beyond and not num_left_out:
             return ""
-        text = f"COCO's evaluation uses the {MAX_RESULTS} best results of an image: {self.num_left_out} left out"
-        if full:
-            beyond = skeleton.count(sum(full.values()) - MAX_RESULTS * len(full), "missed")
-            worst = max(full, key=lambda name: full[name])
-            where = f"{pluralize(len(full), 'image')}, such as {worst} ({skeleton.count(full[worst])})"
-            text += f"; {beyond} whatever the results are, in {where}"
+        text = f"COCO's evaluation uses the {MAX_RESULTS} best results of an image: {num_left_out} left out"
+        if beyond:
+            count = self.matched.skeleton.count
+            where = f"{self.images[worst].file_name} ({count(int(people[worst]))})"
+            text += f"; {count(beyond, 'missed')} whatever the results are, such as in {where}"
         return text
 
 
@@ -157,8 +156,8 @@ def diagnose(
     """Diagnose results for the images of a COCO keypoint file.
 
     Results are matched to people as in the COCO evaluation, but at OKS 0.1. Every keypoint of a matched result, where
-    the person's is labelled, is of one kind. Its similarity to a true keypoint is exp(-d^2 / (2 area (2 sigma)^2)), as
-    in the OKS. m is the highest similarity to the same or the mirrored keypoint of any person of the image:
+    the person's is labelled, is of one kind. m is its highest similarity (``skeleton.oks``) to the same or the mirrored
+    keypoint of any person of the image:
 
     - good: m >= 0.85, at the right keypoint; jitter: 0.5 <= m < 0.85 there;
     - inversion: m >= 0.5, at the mirrored keypoint of the same person;
@@ -169,12 +168,10 @@ def diagnose(
     *background*: a result matches nobody. *missed*: no result matches a person. The last two depend on the OKS
     threshold of the match.
 
-    The AP is computed again after correcting each kind of error, in the order of ``CORRECTIONS`` and alone.
-    Corrected keypoints lie at the distance of a similarity of 0.85 (jitter), 0.5 (miss) or m (inversion, swap) from the
-    true ones. Corrected scores are the OKS of each result with its person. Background results are removed, and missed
-    people are removed from the truth, at each OKS threshold separately. So nothing remains to be corrected, and the
-    last AP is 1. Before that, only the people missed at OKS 0.50 are removed: what is left then are people who were
-    found, but not exactly enough for the stricter thresholds.
+    The AP is computed again after correcting each kind of error, in the order of ``CORRECTIONS`` and alone. Corrected
+    keypoints are nearer to the true ones, see ``MatchedResults.correct``; corrected scores are the OKS of each result
+    with its person. Background results and missed people are removed, at each OKS threshold separately: in turn, first
+    the people missed at OKS 0.50, so that the others were found, but not exactly enough. The last AP is 1.
 
     Args:
         annotations: COCO keypoint JSON.
@@ -190,34 +187,24 @@ def diagnose(
         DataError: a file cannot be used, or has other keypoints than the skeleton; the annotations contain no people.
     """
     skeleton = skeleton_of(annotations) if skeleton is None else load_skeleton(skeleton)
+    num_keypoints = len(skeleton.file_keypoints)
     split = read_split(annotations, image_ids, skeleton, images_dir, exif_frame)
-    truth = Truth.from_split(split, skeleton)
+    images = sorted(split.images, key=lambda image: image.id)  # in the order of pycocotools
+    index_of = {image.id: index for index, image in enumerate(images)}
+    truth = Truth.of(split.people, index_of, num_keypoints)
     if not truth.people.any():
         raise DataError(
             f"{annotations} contains no people with labelled keypoints to compare the results with; "
             "give the person_keypoints_*.json of a validation set"
         )
-    if isinstance(results, (str, Path)):
-        checked = read_results(results, split, skeleton)
-        name = name or Path(results).name
-    else:
-        name = name or "results"
-        checked = parse_results(list(results), split, skeleton, name)
-    images = sorted(split.images, key=lambda image: image.id)
-    matched = MatchedResults.of(checked, truth, skeleton)
+    name = name or (Path(results).name if isinstance(results, (str, Path)) else "results")
+    matched = MatchedResults.of(read_results(results, index_of, split.categories, num_keypoints), truth, skeleton)
     outcome = evaluate(matched)
+    by_size = {size: evaluate(matched, *limits) for size, limits in SIZES.items()}
     precision, alone = _correct(matched, outcome, title=f"diagnose {name}", progress=progress)
-    by_size = {name: evaluate(matched, *limits) for name, limits in SIZES.items()}
-    return Diagnosis(
-        name=name,
-        images=images,
-        matched=matched,
-        outcome=outcome,
-        metrics=_compute_metrics(outcome, by_size),
-        precision=precision,
-        alone_precision=alone,
-        sizes=measure_sizes(matched, outcome.missed[0], by_size),
-    )
+    metrics = _compute_metrics(outcome, by_size)
+    sizes = _measure_sizes(matched, outcome, by_size)
+    return Diagnosis(name, images, matched, outcome, metrics, precision, alone, sizes)
 
 
 def _correct(
@@ -232,9 +219,9 @@ def _correct(
         ranked = evaluate(matched.correct(CORRECTIONS[:number]))
         in_turn[kind] = ranked.precision()
         alone[kind] = evaluate(matched.correct([kind])).precision()
-    ranked = ranked.without_background()
+    ranked = replace(ranked, counted=ranked.correct)  # without the background
     in_turn["background"] = ranked.precision()
-    alone["background"] = outcome.without_background().precision()
+    alone["background"] = replace(outcome, counted=outcome.correct).precision()
     for precision, before in ((in_turn, ranked), (alone, outcome)):
         precision[MISSED_AT_50] = before.precision_without(before.missed & before.missed[0])
         precision["missed"] = before.precision_without(before.missed)
@@ -258,3 +245,55 @@ def _compute_metrics(outcome: Outcome, by_size: Mapping[str, Outcome]) -> dict[s
         "ARM": float(medium.recall().mean()),
         "ARL": float(large.recall().mean()),
     }
+
+
+def _measure_sizes(matched: MatchedResults, outcome: Outcome, by_size: Mapping[str, Outcome]) -> list[SizeGroup]:
+    """The people of each size of which there is somebody; ``by_size`` has the outcomes of these people alone."""
+    groups = []
+    for number, (name, of_size) in enumerate(by_size.items()):
+        people = (size_numbers(matched.truth.areas) == number) & matched.truth.people
+        counts = count_kinds(matched.kinds[select_rows(people, matched.person)])
+        missed = int((outcome.missed[0] & people).sum())
+        if people.any():
+            groups.append(SizeGroup(name, int(people.sum()), average_precision(of_size.precision()), counts, missed))
+    return groups
+
+
+def write_diagnosis_file(
+    diagnosis: Diagnosis, output_dir: str | Path, provenance: Mapping[str, str] | None = None
+) -> Path:
+    """Write ``diagnosis.json`` into a folder and return its path. ``provenance`` says where the results come from.
+
+    Lists of ten numbers are in the order of ``oks_thresholds``.
+    """
+    background, missed = diagnosis.background_by_threshold, diagnosis.missed_by_threshold
+    content: dict[str, Any] = {
+        "name": diagnosis.name,
+        "images": len(diagnosis.images),
+        "people": diagnosis.num_people,
+        "results": diagnosis.num_results,
+        "AP": diagnosis.ap,
+        "metrics": dict(diagnosis.metrics),
+        "counts": diagnosis.counts,
+        "keypoints": diagnosis.keypoints,
+        "corrected": diagnosis.corrected,
+        "alone": diagnosis.alone,
+        MISSED_AT_50: {
+            "corrected": average_precision(diagnosis.precision[MISSED_AT_50]),
+            "alone": average_precision(diagnosis.alone_precision[MISSED_AT_50]),
+        },
+        "background": background[0],
+        "missed": missed[0],
+        "oks_thresholds": [round(threshold, 2) for threshold in OKS_THRESHOLDS],
+        "AP_by_threshold": diagnosis.precision[UNCORRECTED].mean(axis=1).tolist(),
+        "corrected_by_threshold": {kind: diagnosis.precision[kind].mean(axis=1).tolist() for kind in CORRECTIONS},
+        "background_by_threshold": background,
+        "missed_by_threshold": missed,
+        "left_out": diagnosis.matched.results.num_left_out,
+        "sizes": [group._asdict() for group in diagnosis.sizes],
+    }
+    if provenance:
+        content["provenance"] = dict(provenance)
+    path = Path(output_dir, DIAGNOSIS_FILE)
+    write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
+    return path

@@ -36,6 +36,12 @@ SIZES = {"small": (0.0, 32.0**2), "medium": (32.0**2, 96.0**2), "large": (96.0**
 the size. Where a person has one size, 32^2 and 96^2 are medium."""
 
 
+def size_numbers(areas: np.ndarray) -> np.ndarray:
+    """The index into ``SIZES`` of each area."""
+    low, high = SIZES["medium"]
+    return np.asarray((areas >= low).astype(int) + (areas > high))
+
+
 class Kind(NamedTuple):
     """How the page names a kind and explains it."""
 

@@ -77,8 +77,8 @@ class MatchedResults:
         Results and people are assigned to each other one to one, the highest OKS first, down to ``MATCH_OKS``. A second
         result for the same person is a false positive and has nobody.
         """
-        scores = np.zeros(len(self.results))
-        taken = np.zeros(len(self.truth), bool)
+        scores = np.zeros(len(self.results.scores))
+        taken = np.zeros(len(self.truth.areas), bool)
         rows = np.flatnonzero((self.oks >= MATCH_OKS) & self.truth.people[self.pairs.person])
         for row in rows[np.argsort(-self.oks[rows], kind="stable")].tolist():
             result, person = self.pairs.result[row], self.pairs.person[row]
@@ -87,16 +87,12 @@ class MatchedResults:
                 taken[person] = True
         return scores
 
-    def nearest(self) -> tuple[np.ndarray, np.ndarray]:
-        """(N,) the labelled person with whom every result has the highest OKS, -1 in an image without people; and (N,)
-        that OKS, 0 without people."""
+    def best_oks(self) -> np.ndarray:
+        """(N,) the highest OKS of every result with a labelled person; 0 in an image without people."""
         rows = np.flatnonzero(self.truth.people[self.pairs.person])
-        rows = rows[np.argsort(self.oks[rows], kind="stable")]
-        person = np.full(len(self.results), -1)
-        person[self.pairs.result[rows]] = self.pairs.person[rows]  # the last assignment stays
-        oks = np.zeros(len(self.results))
-        oks[self.pairs.result[rows]] = self.oks[rows]
-        return person, oks
+        best = np.zeros(len(self.results.scores))
+        np.maximum.at(best, self.pairs.result[rows], self.oks[rows])
+        return best
 
 
 def count_kinds(kinds: np.ndarray) -> dict[str, int]:
@@ -122,7 +118,7 @@ def _classify_keypoints(
     mirrored = _similarity_to(xy, truth, other, mirror, skeleton)
     is_own = person[result] == other
 
-    right, inverted, swapped = np.zeros((3, len(results), len(mirror)))
+    right, inverted, swapped = np.zeros((3, len(person), len(mirror)))
     right[result[is_own]] = same[is_own]
     inverted[result[is_own]] = mirrored[is_own]
     np.maximum.at(swapped, result[~is_own], np.maximum(same, mirrored)[~is_own])

@@ -6,44 +6,42 @@ time, in Python; this module computes the same numbers for all images at once.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from posenet.annotations.people import Split
-from posenet.skeleton import Skeleton
+from posenet.annotations.coco import MAX_NUMBER
+from posenet.errors import DataError
+from posenet.files import read_input
+from posenet.messages import truncate_for_message
 from posenet.skeleton.oks import keypoint_similarity, mean_over_labelled
 
 MAX_RESULTS = 20
 """The COCO evaluation uses the results with the highest scores of every image, at most this many."""
-
-
-def index_images(split: Split) -> dict[int, int]:
-    """The index of each image of a split by its id, in the order in which ``pycocotools`` evaluates them."""
-    return {image_id: index for index, image_id in enumerate(sorted(image.id for image in split.images))}
+_REMEDY = "give a COCO results file: a list of objects with image_id, category_id, keypoints and score"
 
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """All G annotations of a split, sorted by image, crowd regions included. F keypoints in the order of the file."""
+    """All G annotations, sorted by image, crowd regions included; F keypoints in the order of the file."""
 
     image: np.ndarray  # (G,) index of the image
-    keypoints: np.ndarray
-    """(G, F, 3) x, y in pixels of the annotations and COCO visibility: 0 not labelled, 1 hidden, 2 visible."""
+    keypoints: np.ndarray  # (G, F, 3) x, y in pixels and COCO visibility: 0 not labelled, 1 hidden, 2 visible
     boxes: np.ndarray  # (G, 4) x, y, width, height
     areas: np.ndarray  # (G,) square pixels
     crowd: np.ndarray  # (G,) bool: crowd regions
 
     @classmethod
-    def from_split(cls, split: Split, skeleton: Skeleton) -> Truth:
-        """The annotations of the split's images; indices of images are those of ``index_images``."""
-        index_of = index_images(split)
-        listed = [person for person in split.people if person["image_id"] in index_of]
+    def of(cls, people: Sequence[Mapping[str, Any]], index_of: Mapping[int, int], num_keypoints: int) -> Truth:
+        """The annotations of the images whose ids have an index."""
+        listed = [person for person in people if person["image_id"] in index_of]
         chosen = sorted(listed, key=lambda person: index_of[person["image_id"]])
-        num_keypoints = len(skeleton.file_keypoints)
         return cls(
             image=np.array([index_of[person["image_id"]] for person in chosen], int),
             keypoints=np.array([person["keypoints"] for person in chosen], float).reshape(-1, num_keypoints, 3),
@@ -51,9 +49,6 @@ class Truth:
             areas=np.array([person["area"] for person in chosen], float),
             crowd=np.array([person["iscrowd"] for person in chosen], bool),
         )
-
-    def __len__(self) -> int:
-        return len(self.image)
 
     @cached_property
     def labelled(self) -> np.ndarray:
@@ -73,23 +68,64 @@ class Results:
     image: np.ndarray  # (N,) index of the image
     keypoints: np.ndarray  # (N, F, 3) x, y, and the third value of the results file, which COCO ignores
     scores: np.ndarray  # (N,)
-    left_out: np.ndarray  # (images,) number of results beyond ``MAX_RESULTS``, which it does not use
-
-    @classmethod
-    def select(cls, image: np.ndarray, keypoints: np.ndarray, scores: np.ndarray, num_images: int) -> Results:
-        """Sort results, and drop those of every image beyond ``MAX_RESULTS``. Equal scores keep their order."""
-        left_out = np.maximum(np.bincount(image, minlength=num_images) - MAX_RESULTS, 0)
-        order = np.lexsort((-scores, image))
-        order = order[ranks_within(image[order]) < MAX_RESULTS]
-        return cls(image[order], keypoints[order], scores[order], left_out)
-
-    def __len__(self) -> int:
-        return len(self.image)
+    num_left_out: int  # results of images that have more than ``MAX_RESULTS``, which it does not use
 
     @property
     def areas(self) -> np.ndarray:
         """(N,) area of the box around all keypoints, as ``pycocotools`` computes it."""
         return np.asarray(np.ptp(self.keypoints[..., :2], axis=1).prod(axis=1))
+
+
+def read_results(
+    results: str | Path | Sequence[Mapping[str, Any]],
+    index_of: Mapping[int, int],
+    categories: Collection[int],
+    num_keypoints: int,
+) -> Results:
+    """Read a results file, or take its content, which may be an empty list.
+
+    Args:
+        index_of: the index of every image by its id.
+        categories: the ids that results may have.
+
+    Raises:
+        DataError: it is no list of results, or one has an unknown image or category, or no numbers as it should.
+    """
+    name: str | Path = "results"
+    if isinstance(results, (str, Path)):
+        name = results
+        try:
+            entries = json.loads(read_input(results))
+        except (OSError, ValueError, RecursionError) as error:
+            raise DataError(f"cannot read results {name}: {error}; {_REMEDY}") from error
+    else:
+        entries = list(results)
+    if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
+        raise DataError(f"{name} is not a list of results, nor are the annotations one; {_REMEDY}")
+    for number, entry in enumerate(entries, 1):
+        for key, known in (("image_id", index_of), ("category_id", categories)):
+            if not _are_numbers([entry.get(key)]) or entry[key] not in known:
+                value = truncate_for_message(entry.get(key))
+                raise DataError(f"{name}: result {number} has {key} {value}, which the annotations do not list")
+        keypoints = entry.get("keypoints")
+        if not isinstance(keypoints, list) or not _are_numbers([*keypoints, entry.get("score")]):
+            raise DataError(f"{name}: result {number} has keypoints or a score that are no numbers; {_REMEDY}")
+        if len(keypoints) != 3 * num_keypoints:
+            raise DataError(
+                f"{name}: result {number} has {len(keypoints)} numbers as keypoints instead of {3 * num_keypoints}: "
+                "x, y and a score of each; give the skeleton of the results (skeleton=FILE)"
+            )
+    image = np.array([index_of[entry["image_id"]] for entry in entries], int)
+    found = np.array([entry["keypoints"] for entry in entries], float).reshape(-1, num_keypoints, 3)
+    scores = np.array([entry["score"] for entry in entries], float)
+    order = np.lexsort((-scores, image))  # equal scores keep their order
+    order = order[ranks_within(image[order]) < MAX_RESULTS]
+    return Results(image[order], found[order], scores[order], len(image) - len(order))
+
+
+def _are_numbers(values: list[Any]) -> bool:
+    """Whether all values are finite numbers; True and False are not numbers, and NaN is not below the limit."""
+    return all(type(value) in (int, float) and abs(value) < MAX_NUMBER for value in values)
 
 
 class Pairs(NamedTuple):
@@ -102,7 +138,7 @@ class Pairs(NamedTuple):
     def of(cls, results: Results, truth: Truth) -> Pairs:
         first = np.searchsorted(truth.image, results.image)
         count = np.searchsorted(truth.image, results.image, side="right") - first
-        result = np.repeat(np.arange(len(results)), count)
+        result = np.repeat(np.arange(len(count)), count)
         return cls(result, first[result] + ranks_within(result))
 
 
@@ -133,15 +169,16 @@ def match(
     that reaches the threshold; one not ``counted`` (G,) only if no other is left. Crowd regions are always free.
     """
     limits = np.asarray(thresholds)[:, None]
-    matches = np.full((len(limits), len(results)), -1)
-    taken = np.zeros((len(limits), len(truth)), bool)
+    matches = np.full((len(limits), len(results.scores)), -1)
+    taken = np.zeros((len(limits), len(truth.areas)), bool)
     order = np.lexsort((-results.scores, results.image))
-    rank = np.empty(len(results), int)
+    rank = np.empty_like(order)
     rank[order] = ranks_within(results.image[order])
     # The pairs of a result in the order in which it prefers them; of an equal OKS, the last annotation.
     preferred = np.lexsort((-pairs.person, -oks, ~counted[pairs.person], pairs.result, rank[pairs.result]))
     # First the pairs of the best results of all images, then those of the second ...
-    for rows in split_groups(preferred, rank[pairs.result[preferred]]):
+    starts_of_ranks = np.flatnonzero(np.diff(rank[pairs.result[preferred]], prepend=-1))
+    for rows in np.split(preferred, starts_of_ranks)[1:]:
         person = pairs.person[rows]
         is_free = (oks[rows] >= limits) & (truth.crowd[person] | ~taken[:, person])  # (T, rows)
         starts = np.flatnonzero(np.diff(pairs.result[rows], prepend=-1))
@@ -156,11 +193,6 @@ def match(
 def ranks_within(groups: np.ndarray) -> np.ndarray:
     """(N,) position of every row among those of the same group; the groups are sorted."""
     return np.asarray(np.arange(len(groups)) - np.searchsorted(groups, groups))
-
-
-def split_groups(rows: np.ndarray, groups: np.ndarray) -> list[np.ndarray]:
-    """The rows of each group; the groups are sorted numbers from 0."""
-    return np.split(rows, np.flatnonzero(np.diff(groups, prepend=-1)))[1:]
 
 
 def select_rows(chosen: np.ndarray, rows: np.ndarray) -> np.ndarray:

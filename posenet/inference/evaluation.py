@@ -18,8 +18,7 @@ import numpy as np
 
 from posenet.annotations.coco import CocoImage, list_image_files
 from posenet.annotations.people import Split, read_split
-from posenet.devices.current import run_in_all_processes
-from posenet.devices.ranks import SHARE_TIMEOUT_MINUTES, Ranks
+from posenet.devices.ranks import SHARE_TIMEOUT_MINUTES, Ranks, run_in_all_processes
 from posenet.errors import ConfigError, DataError
 from posenet.files import check_outputs, write_atomically
 from posenet.images import check_proportions, read_image
@@ -209,7 +208,7 @@ def predict_annotated_images(
         return image, frame
 
     def frames() -> Iterator[Frame]:
-        with contextlib.closing(read_in_threads(read, sources, lambda item: item[1].image.nbytes)) as images_read:
+        with contextlib.closing(read_in_threads(read, sources)) as images_read:
             for image, frame in images_read:
                 waiting.append(image)
                 yield frame

@@ -22,9 +22,15 @@ from posenet.files import BACKSLASH_REMEDY, parse_toml, read_toml
 from posenet.messages import truncate_for_message
 from posenet.settings.earlier import upgrade
 from posenet.settings.experiments import experiment_remedy, find_experiment, named_experiment
-from posenet.settings.sections import Config
+from posenet.settings.sections import Config, DataSets
 from posenet.skeleton import COCO, Skeleton
-from posenet.skeleton.skeleton_file import BUILT_IN, load_skeleton, skeleton_from_table, skeleton_to_table
+from posenet.skeleton.skeleton_file import (
+    BUILT_IN,
+    load_skeleton,
+    plain_to_toml,
+    skeleton_from_table,
+    skeleton_to_table,
+)
 
 DATA_KEYS = ("train", "val", "val_images", "val_annotations")
 """Settings of ``data`` that name the data."""
@@ -157,15 +163,15 @@ def config_to_toml(config: Config) -> str:
 
 
 def _value_to_toml(value: Any) -> str:
-    """Texts, numbers and switches are written alike in TOML and JSON, except for one control character."""
+    """Tables in braces; lists of texts and tables have lines of bounded length."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_value_to_toml(key)} = {_value_to_toml(item)}" for key, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):
         items = [_value_to_toml(item) for item in value]
-        if any(isinstance(item, (str, list, tuple, Mapping)) for item in value):  # lines of bounded length
+        if any(isinstance(item, (str, list, tuple, Mapping)) for item in value):
             return "[\n" + "".join(f"    {item},\n" for item in items) + "]"
         return f"[{', '.join(items)}]"
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return plain_to_toml(value)
 
 
 def config_differences(old: Config, new: Config) -> list[str]:
@@ -197,6 +203,8 @@ def apply_override(tables: dict[str, Any], pair: str) -> dict[str, Any]:
         raise ConfigError(f"override {pair!r}: {section} is not a section")
     try:
         table[name] = parse_toml(f"value = {text}")["value"]
+        if _takes_text(section, name) and not isinstance(table[name], (str, list, dict)):
+            table[name] = text.strip()  # a folder may be called 2024-05-01, 7 or true
     except ValueError as error:
         table[name] = text.strip()
         if table[name].startswith(("[", "{", '"', "'")):
@@ -204,6 +212,13 @@ def apply_override(tables: dict[str, Any], pair: str) -> dict[str, Any]:
                 f"override {pair!r} is not valid TOML: {error}; write texts in quotes, as in [{{path='a.h5'}}]"
             ) from error
     return {section: {name: table[name]}}
+
+
+def _takes_text(section: str, name: str) -> bool:
+    """Whether a setting may be any text."""
+    kind = typing.get_type_hints(Config).get(section)
+    expected = typing.get_type_hints(kind).get(name) if kind else None
+    return expected in (str, DataSets, Skeleton)
 
 
 def _build_section(kind: type[Settings], table: Any, section: str) -> Settings:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from posenet.files import read_toml
 
@@ -26,17 +26,9 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\dA-Za-z_]+")  # of LE
 _SIDES = ("left_", "right_")
 
 
-class _SidedPair(NamedTuple):
-    """Two names that differ in the side alone."""
-
-    left: str
-    right: str
-    rest: tuple[str, ...]  # their other words, in lower case
-
-
 def pair_left_right(names: Sequence[str]) -> tuple[Pair, ...]:
     """Pair every left name with the right name that differs only in the side, such as L_eye and R_eye."""
-    return tuple((pair.left, pair.right) for pair in _sided_pairs(names))
+    return tuple((left, right) for left, right, _ in _sided_pairs(names))
 
 
 def canonical_names(names: Sequence[str], category: str = "") -> tuple[str, ...]:
@@ -76,13 +68,14 @@ def known_twins(names: Sequence[str], category: str = "") -> tuple[Pair, ...]:
 def without_known_twin(names: Sequence[str], pairs: Sequence[Pair], category: str = "") -> tuple[str, ...]:
     """The names of which nothing says whether they have a twin, beside the ``pairs`` that are known.
 
-    Keypoints on the middle of a body, such as the nose, have none. Where other names have sides, those without one are
-    on the middle too, but for a series of numbers, such as face-0 to face-67.
+    Keypoints on the middle of a body, such as the nose, and those of a hand alone have none. Where other names have
+    sides, those without one are on the middle too, but for a series of numbers, such as face-0 to face-67.
     """
     decided = {name for pair in pairs for name in pair}
     decided |= {names[index] for _, indices in _layouts_of(names, category) for index in indices}
     canonical = canonical_names(names, category)
-    middle = _middle_names()
+    fingers = {name for name in _known()["sigmas"] if re.search(r"(thumb|finger)", name)}
+    middle = {*_known()["middle"], *fingers, "wrist", "hand_root"}
     rest = [name for name, known in zip(names, canonical) if name not in decided and known not in middle]
     if not pairs:
         return tuple(rest)
@@ -102,7 +95,12 @@ def known_edges(names: Sequence[str], category: str = "") -> list[Pair]:
             chains.append([canonical[index] for index in indices[first : last + 1]])
     is_whole_set = len({re.sub(r"\d+", "#", name) for name in names}) == 1
     if not is_whole_set and not _layouts_of(names, category):
-        chains += _series(canonical)
+        series: dict[str, dict[int, str]] = {}
+        for known in canonical:
+            if match := re.fullmatch(r"(.+?)_?(\d+)", known):
+                series.setdefault(match[1], {})[int(match[2])] = known
+        numbers = [(members, number) for members in series.values() for number in sorted(members)]
+        chains += [[members[number], members[number + 1]] for members, number in numbers if number + 1 in members]
     edges: dict[frozenset[str], Pair] = {}
     for chain in chains:
         for a, b in itertools.pairwise(chain):
@@ -122,15 +120,15 @@ def known_sigmas(names: Sequence[str], category: str, default: float) -> tuple[f
     return tuple(sigma if is_known and sigma is not None else default for sigma in found)
 
 
-def _sided_pairs(names: Sequence[str]) -> list[_SidedPair]:
-    """The pairs by name, in the order of the left ones.
+def _sided_pairs(names: Sequence[str]) -> list[tuple[str, str, tuple[str, ...]]]:
+    """A left name, the right one and their other words in lower case, in the order of the left ones.
 
     Words for a side come before parts of words, such as leftear, and these before single letters, such as lsho.
     """
     by_words = {_split(name): name for name in names}
     forms = [(f"^{left}$", right) for left, right in _known()["sides"]]
     forms += [("^left", "right"), ("left$", "right"), ("^l", "r"), ("l$", "r")]
-    pairs: dict[str, _SidedPair] = {}
+    pairs = {}
     paired: set[str] = set()
     for (left, right), (words, name) in itertools.product(forms, by_words.items()):
         for place, word in enumerate(words):
@@ -138,7 +136,7 @@ def _sided_pairs(names: Sequence[str]) -> list[_SidedPair]:
             twin = by_words.get((*before, re.sub(left, right, word), *after), name)
             if twin != name and not {name, twin} & paired:
                 rest = re.sub(left, "", word)
-                pairs[name] = _SidedPair(name, twin, (*before, *([rest] if rest else []), *after))
+                pairs[name] = (name, twin, (*before, *([rest] if rest else []), *after))
                 paired |= {name, twin}
     return [pairs[name] for name in names if name in pairs]
 
@@ -163,16 +161,6 @@ def _layouts_of(names: Sequence[str], category: str) -> list[tuple[dict[str, Any
     return found
 
 
-def _series(canonical: Sequence[str]) -> list[list[str]]:
-    """Names that differ in consecutive numbers alone, in their order."""
-    series: dict[str, dict[int, str]] = {}
-    for name in canonical:
-        if match := re.fullmatch(r"(.+?)_?(\d+)", name):
-            series.setdefault(match[1], {})[int(match[2])] = name
-    pairs = [(members, number) for members in series.values() for number in sorted(members)]
-    return [[members[number], members[number + 1]] for members, number in pairs if number + 1 in members]
-
-
 def _number_pairs(text: str) -> list[tuple[int, int]]:
     """The numbers in "0-16 1-15"."""
     return [(int(first), int(last)) for first, last in (item.split("-") for item in text.split())]
@@ -182,26 +170,15 @@ def _without_side(name: str) -> str:
     return re.sub("^(left|right)_", "", name)
 
 
-def _other_side(name: str) -> str:
-    return re.sub("^(left|right)_", lambda side: _SIDES[side[0] == _SIDES[0]], name)
-
-
 @cache
 def _known_chains() -> list[list[str]]:
     """The chains, those of the right side and those without a side."""
     chains: list[list[str]] = []
     for chain in _known()["chains"]:
-        mirrored = [_other_side(name) for name in chain]
+        mirrored = [re.sub("^(left|right)_", lambda side: _SIDES[side[0] == _SIDES[0]], name) for name in chain]
         alone = list(dict.fromkeys(map(_without_side, chain)))
         chains += [other for other in (chain, mirrored, alone) if other not in chains]
     return chains
-
-
-@cache
-def _middle_names() -> frozenset[str]:
-    """The canonical names of keypoints that are their own twins: those of the middle, and of a hand alone."""
-    fingers = {name for name in _known()["sigmas"] if re.search(r"(thumb|finger)", name)}
-    return frozenset({*_known()["middle"], *fingers, "wrist", "hand_root"})
 
 
 @cache

@@ -60,51 +60,39 @@ class Skeleton:
     mirror: bool = True
 
     def __post_init__(self) -> None:
-        self._check_names()
-        self._check_symmetry()
-        if any(sigma <= 0 for sigma in self.sigmas):
-            raise ValueError("sigmas must be positive")
-        if any(spread <= 0 for _, spread in self.layout.values()):
-            raise ValueError("the spreads of the layout must be positive")
-        for colour in self.colours.values():
-            if not re.fullmatch(r"#[0-9a-fA-F]{6}", colour):
-                raise ValueError(f"colour {colour!r} is not of the form #rrggbb")
-
-    def _check_names(self) -> None:
-        known = set(self.keypoints)
-        pairs = chain(self.parts, self.left_right, self.drawn, self.derived.values())
-        used = set(chain.from_iterable(pairs)) | set(self.file_keypoints) | set(self.derived) | set(self.colours)
-        if unknown := used - known:
-            raise ValueError(f"skeleton names unknown keypoints: {', '.join(sorted(unknown))}")
-        if missing := known - set(self.file_keypoints) - set(self.derived):
-            raise ValueError(f"keypoints neither in the file nor derived: {', '.join(sorted(missing))}")
+        known, in_file, derived = set(self.keypoints), set(self.file_keypoints), self.derived.keys()
+        pairs = (*self.parts, *self.left_right, *self.drawn, *self.derived.values())
+        used = in_file | derived | self.colours.keys() | set(chain.from_iterable(pairs))
+        mirror = {name: name for name in used} | self._twin_of
+        num_parts = Counter(map(frozenset, self.parts))
+        mirror_parts = [(mirror[a], mirror[b]) for a, b in self.parts]
+        mirrored = {mirror[name]: {mirror[a], mirror[b]} for name, (a, b) in self.derived.items()}
+        faults: dict[str, Iterable[str]] = {
+            "unknown keypoints": used - known,
+            "keypoints neither in the file nor derived": known - in_file - derived,
+            "keypoints in the file and derived": in_file & derived,
+            "keypoints that appear twice": _repeated(self.keypoints),
+            "keypoints in two pairs of left and right": _repeated(chain.from_iterable(self.left_right)),
+            "keypoints derived from a derived one": [name for name, pair in self.derived.items() if derived & {*pair}],
+            "parts that appear twice or join a keypoint to itself": [
+                "-".join(part) for part in self.parts if len({*part}) < 2 or num_parts[frozenset(part)] > 1
+            ],
+            "missing mirror images": ["-".join(ends) for ends in mirror_parts if not num_parts[frozenset(ends)]],
+            "derived keypoints without a mirror image": [
+                name for name, pair in self.derived.items() if mirrored.get(name) != {*pair}
+            ],
+            "the layout has other keypoints": known ^ self.layout.keys() if self.layout else (),
+            "spreads of the layout not above 0": [name for name, (_, spread) in self.layout.items() if spread <= 0],
+            "sigmas not above 0": [name for name, sigma in zip(self.file_keypoints, self.sigmas) if sigma <= 0],
+            "colours not of the form #rrggbb": [
+                colour for colour in self.colours.values() if not re.fullmatch(r"#[0-9a-fA-F]{6}", colour)
+            ],
+        }
+        for fault, names in faults.items():
+            if names:
+                raise ValueError(f"{fault}: {', '.join(sorted(names))}")
         if not len(self.file_keypoints) == len(self.file_names) == len(self.sigmas):
             raise ValueError("file_keypoints, file_names and sigmas differ in length")
-        if self.layout and self.layout.keys() != known:
-            raise ValueError("the layout names other keypoints than the skeleton")
-        if both := sorted(set(self.file_keypoints) & set(self.derived)):
-            raise ValueError(f"keypoint {both[0]} is in the file and derived; it can be only one of them")
-        if repeated := _repeated(self.keypoints):
-            raise ValueError(f"keypoint {repeated[0]} appears twice")
-        if chained := [name for pair in self.derived.values() for name in pair if name in self.derived]:
-            raise ValueError(f"a keypoint is derived from {chained[0]}, itself derived; use keypoints of the file")
-        if repeated := _repeated(chain.from_iterable(self.left_right)):
-            raise ValueError(f"keypoint {repeated[0]} is in two pairs of left and right")
-
-    def _check_symmetry(self) -> None:
-        mirror = self._twin_of
-        parts: set[frozenset[str]] = set()
-        for part in self.parts:
-            ends = frozenset(part)
-            if len(ends) < 2 or ends in parts:
-                raise ValueError(f"part {'-'.join(part)} appears twice or joins a keypoint to itself")
-            parts.add(ends)
-        for a, b in self.parts:
-            if frozenset((mirror[a], mirror[b])) not in parts:
-                raise ValueError(f"part {a}-{b} has no mirror image; add {mirror[a]}-{mirror[b]}")
-        for name, (a, b) in self.derived.items():
-            if {mirror[a], mirror[b]} != set(self.derived.get(mirror[name], ())):
-                raise ValueError(f"derived keypoint {name} has no mirror image; see the left and right of {a} and {b}")
 
     def __repr__(self) -> str:
         return f"<Skeleton of {self.num_keypoints} keypoints ({self.keypoints[0]} ...), {self.num_parts} parts>"
@@ -123,10 +111,6 @@ class Skeleton:
         if self.category == PERSON:
             return text
         return re.sub(r"\b([Pp]erson|[Pp]eople)\b", lambda _: self.category, text)
-
-    def noun(self, number: int) -> str:
-        """What stands after the number of objects; see ``noun_of``."""
-        return noun_of(number, self.category)
 
     def count(self, number: int, adjective: str = "") -> str:
         """So many objects, in words."""
@@ -163,10 +147,6 @@ class Skeleton:
     def _twin_of(self) -> dict[str, str]:
         """The name of every keypoint in a mirrored image."""
         return {name: name for name in self.keypoints} | twins(self.left_right)
-
-    def predicts_like(self, other: Skeleton) -> bool:
-        """Whether a network for one skeleton fits the other. OKS constants, layout and drawing may differ."""
-        return not self.changes_of_network(other)
 
     def changes_of_network(self, other: Skeleton) -> tuple[str, ...]:
         """The names of what the other skeleton has differently and a network depends on."""
@@ -255,15 +235,13 @@ def compare_names(names: Sequence[str], expected: Sequence[str]) -> str:
     """What a list has that differs from the expected names, for messages; empty if both are the same."""
     if tuple(names) == tuple(expected):
         return ""
-    if Counter(names) == Counter(expected):
-        rows = enumerate(zip(names, expected), 1)
-        number, name, other = next((number, a, b) for number, (a, b) in rows if a != b)
-        return f"the same {len(names)} names in another order: number {number} is {name!r}, not {other!r}"
     texts = {
         "no": [repr(name) for name in expected if name not in names],
         "also": [repr(name) for name in names if name not in expected],
     }
-    return " and ".join(f"{word} {list_names(own)}" for word, own in texts.items() if own) or "a name twice"
+    first = next((name for name, other in zip(names, expected) if name != other), names[-1])
+    other_order = f"the same names in another order or number, from {first!r} on"
+    return " and ".join(f"{word} {list_names(own)}" for word, own in texts.items() if own) or other_order
 
 
 def list_names(texts: Sequence[str]) -> str:

@@ -29,16 +29,16 @@ SHORT_NAMES = {
 """The names of keypoints in version 0.5 and before, with those of COCO, by which they are replaced: so
 skeleton files, checkpoints, stores and exported files of those versions can be read."""
 
-_NAMES = ("keypoints", "file_names", "channels")
 _PAIRS = ("parts", "left_right", "drawn")
 _TABLES = ("derived", "sigmas", "layout", "colours")
-_KINDS: dict[str, tuple[Any, str]] = {
-    "mirror": (bool, "true or false"),
+_KEYS: dict[str, tuple[Any, str]] = {
+    "category": (str, "a name"),
     "category_id": (int, "a whole number"),
+    **dict.fromkeys(("keypoints", "file_names", "channels", *_PAIRS), ((list, tuple), "a list")),
+    "mirror": (bool, "true or false"),
     **dict.fromkeys(_TABLES, (Mapping, "a table")),
-    **dict.fromkeys(_PAIRS, ((list, tuple), "a list")),
 }
-_KEYS = ("category", "category_id", *_NAMES, *_PAIRS, "mirror", *_TABLES)
+"""The type of every key, and how messages call it, in the order of a file."""
 
 
 def load_skeleton(path: Skeleton | str | Path) -> Skeleton:
@@ -64,35 +64,34 @@ def skeleton_from_table(table: Mapping[str, Any]) -> Skeleton:
     """Build the skeleton that the table of a skeleton file describes; ``ValueError`` if the table is not valid."""
     if unknown := [key for key in table if key not in _KEYS]:
         raise ValueError(f"unknown key {unknown[0]} (known: {', '.join(_KEYS)})")
+    for key, value in table.items():
+        kinds, text = _KEYS[key]
+        if not isinstance(value, kinds) or isinstance(value, bool) != (kinds is bool):  # a bool is an int, too
+            raise ValueError(f"{key} must be {text}, not {value!r}")
     for key in ("keypoints", "parts"):
         if not table.get(key) and not (key == "parts" and len(table["keypoints"]) == 1):
             raise ValueError(f"{key} is missing or empty")
-    for key, (kinds, text) in _KINDS.items():
-        is_bool = key in table and isinstance(table[key], bool)  # which is an int, too
-        if key in table and (not isinstance(table[key], kinds) or is_bool != (kinds is bool)):
-            raise ValueError(f"{key} must be {text}, not {table[key]!r}")
-    file_names = _parse_names(table.get("file_names", table["keypoints"]), "file_names")
+    file_names = _parse(table.get("file_names", table["keypoints"]), "file_names")
     table = {key: value if key == "category" else _replace_names(value) for key, value in table.items()}
-    keypoints = _parse_names(table["keypoints"], "keypoints")
-    pairs = {key: tuple(_parse_pair(pair, key) for pair in table.get(key, ())) for key in _PAIRS}
-    derived = {name: _parse_pair(pair, f"derived.{name}") for name, pair in table.get("derived", {}).items()}
-    sigmas = {name: _parse_number(value, f"sigmas.{name}") for name, value in table.get("sigmas", {}).items()}
-    colours = dict(table.get("colours", {}))
-    _parse_names(list(colours.values()), "colours")
+    keypoints = _parse(table["keypoints"], "keypoints")
+    pairs: dict[str, Any] = {key: tuple(_parse(pair, key, 2) for pair in table.get(key, ())) for key in _PAIRS}
+    derived = {name: _parse(pair, f"derived.{name}", 2) for name, pair in table.get("derived", {}).items()}
+    sigmas = dict(table.get("sigmas", {}))
+    _parse(list(sigmas.values()), "sigmas", kinds=(int, float))
     if unknown := [name for name in sigmas if name not in keypoints]:
         raise ValueError(f"sigmas names {unknown[0]}, which is not among the keypoints of the annotations")
+    layout, colours = table.get("layout", {}), dict(table.get("colours", {}))
+    _parse(list(colours.values()), "colours")
     skeleton = Skeleton(
-        keypoints=_parse_names(table.get("channels", [*keypoints, *derived]), "channels"),
-        parts=pairs["parts"],
-        left_right=pairs["left_right"],
+        keypoints=_parse(table.get("channels", [*keypoints, *derived]), "channels"),
+        **pairs,
         derived=derived,
         file_keypoints=keypoints,
         file_names=file_names,
-        sigmas=tuple(sigmas.get(name, DEFAULT_SIGMA) for name in keypoints),
-        layout={name: _parse_spread(value, f"layout.{name}") for name, value in table.get("layout", {}).items()},
-        drawn=pairs["drawn"],
+        sigmas=tuple(float(sigmas.get(name, DEFAULT_SIGMA)) for name in keypoints),
+        layout={name: _parse(value, f"layout.{name}", 2, (int, float)) for name, value in layout.items()},
         colours=colours,
-        category=_parse_names([table.get("category", PERSON)], "category")[0],
+        category=_parse([table.get("category", PERSON)], "category")[0],
         category_id=table.get("category_id", 1),
         mirror=table.get("mirror", True),
     )
@@ -124,28 +123,23 @@ def connected_components(keypoints: Sequence[str], parts: Iterable[tuple[str, st
 
 
 def skeleton_to_table(skeleton: Skeleton) -> dict[str, Any]:
-    """The plain table from which ``skeleton_from_table`` builds the same skeleton."""
-    names = skeleton.file_keypoints
-    table: dict[str, Any] = {} if skeleton.category == PERSON else {"category": skeleton.category}
-    if skeleton.category_id != 1:
-        table["category_id"] = skeleton.category_id
-    table["keypoints"] = list(names)
-    if skeleton.file_names != names:
-        table["file_names"] = list(skeleton.file_names)
-    if skeleton.keypoints != (*names, *skeleton.derived):
-        table["channels"] = list(skeleton.keypoints)
-    for key in _PAIRS:
-        if pairs := getattr(skeleton, key):
-            table[key] = [list(pair) for pair in pairs]
-    if not skeleton.mirror:
-        table["mirror"] = False
-    for key in ("derived", "layout"):
-        if values := getattr(skeleton, key):
-            table[key] = {name: list(value) for name, value in values.items()}
-    if skeleton.colours:
-        table["colours"] = dict(skeleton.colours)
-    table["sigmas"] = dict(zip(names, skeleton.sigmas))
-    return table
+    """The plain table from which ``skeleton_from_table`` builds the same skeleton, without what is the default."""
+    names = list(skeleton.file_keypoints)
+    table = {
+        "category": skeleton.category,
+        "category_id": skeleton.category_id,
+        "keypoints": names,
+        "file_names": list(skeleton.file_names),
+        "channels": list(skeleton.keypoints),
+        **{key: [list(pair) for pair in getattr(skeleton, key)] for key in _PAIRS},
+        "mirror": skeleton.mirror,
+        **{key: {name: list(value) for name, value in getattr(skeleton, key).items()} for key in ("derived", "layout")},
+        "colours": dict(skeleton.colours),
+        "sigmas": dict(zip(names, skeleton.sigmas)),
+    }
+    channels = [*names, *skeleton.derived]
+    defaults = {"category": PERSON, "category_id": 1, "file_names": names, "channels": channels, "mirror": True}
+    return {key: value for key, value in table.items() if value not in (defaults.get(key), [], {})}
 
 
 def skeleton_to_toml(skeleton: Skeleton, comments: Mapping[str, str] | None = None) -> str:
@@ -153,50 +147,33 @@ def skeleton_to_toml(skeleton: Skeleton, comments: Mapping[str, str] | None = No
     table = skeleton_to_table(skeleton)
     blocks = []
     for key in _KEYS:
-        if key not in table:
+        if (value := table.get(key)) is None:
             continue
         lines = [f"# {line}" for line in (comments or {}).get(key, "").splitlines()]
-        value = table[key]
         if key in _TABLES:
-            lines += [f"[{key}]", *(f"{_to_toml(name)} = {_to_toml(item)}" for name, item in value.items())]
+            lines += [f"[{key}]", *(f"{plain_to_toml(name)} = {plain_to_toml(item)}" for name, item in value.items())]
         elif key in _PAIRS:
-            lines += [f"{key} = [", *(f"    {_to_toml(pair)}," for pair in value), "]"]
+            lines += [f"{key} = [", *(f"    {plain_to_toml(pair)}," for pair in value), "]"]
         else:
-            lines.append(f"{key} = {_to_toml(value)}")
+            lines.append(f"{key} = {plain_to_toml(value)}")
         blocks.append("\n".join(lines) + "\n")
     return "\n".join(blocks)
 
 
-def _to_toml(value: Any) -> str:
-    """Strings, numbers and lists are written alike in TOML and JSON, except for one control character."""
+def plain_to_toml(value: Any) -> str:
+    """Texts, numbers, switches and lists are written alike in TOML and JSON, except for one control character."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _parse_names(value: Any, key: str, count: int = 0) -> tuple[str, ...]:
-    """A list of names, of ``count`` if that is not 0."""
+def _parse(value: Any, key: str, count: int = 0, kinds: tuple[type, ...] = (str,)) -> Any:
+    """The tuple of a list of names, or of numbers; of ``count`` if that is not 0."""
+    what = f"{count or ''} {'names' if str in kinds else 'numbers'}".strip()
     if not isinstance(value, (list, tuple)) or (count and len(value) != count):
-        raise ValueError(f"{key} must be a list of {f'{count} ' if count else ''}names, not {value!r}")
-    for name in value:
-        if not isinstance(name, str) or not name:
-            raise ValueError(f"{key} must contain names, not {name!r}")
-    return tuple(value)
-
-
-def _parse_pair(value: Any, key: str) -> tuple[str, str]:
-    first, second = _parse_names(value, key, 2)
-    return first, second
-
-
-def _parse_number(value: Any, key: str) -> float:
-    if type(value) not in (int, float) or not abs(value) < 1e6:
-        raise ValueError(f"{key} must be a number, not {value!r}")
-    return float(value)
-
-
-def _parse_spread(value: Any, key: str) -> tuple[float, float]:
-    if not isinstance(value, (list, tuple)) or len(value) != 2:
-        raise ValueError(f"{key} must be [height, spread], not {value!r}")
-    return _parse_number(value[0], key), _parse_number(value[1], key)
+        raise ValueError(f"{key} must be a list of {what}, not {value!r}")
+    for item in value:
+        if type(item) not in kinds or item == "" or (type(item) is not str and not abs(item) < 1e6):
+            raise ValueError(f"{key} must contain {what}, not {item!r}")
+    return tuple(item if isinstance(item, str) else float(item) for item in value)
 
 
 COCO = skeleton_from_table(read_toml(Path(__file__).with_name("coco.toml"), "skeleton", "install posenet again"))

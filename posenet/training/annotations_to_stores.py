@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from posenet.annotations.adjustments import MAX_LINE
-from posenet.annotations.coco import describe_counts, read_document, write_output
+from posenet.annotations.coco import describe_counts, read_document
 from posenet.annotations.copies import groups_of_copies
 from posenet.annotations.main_persons import MIN_AREA, describe_others
 from posenet.annotations.reader import read_annotation_file
@@ -136,7 +136,7 @@ def _read_source(file: Path, split: str, images: str | Path | None, folder: Path
             line = f"{file.name}: {note}"
             _log.warning("%s", line if len(line) <= MAX_LINE else f"{line[: MAX_LINE - 4]} ...")
     output = folder / f"imported_{split}.json"
-    write_output(output, json.dumps(document))
+    write_atomically(output, json.dumps(document).encode())
     return _Part(split, output, document, image_folder)
 
 
@@ -207,7 +207,6 @@ def _normalise(plan: StorePlan, source: _Part, skeleton: Skeleton | None, warnin
         exif_frame=plan.exif_frame,
         opens_images=True,
         measures_twins=skeleton is not None and source.split == "train",
-        required=("images",),
         document=source.document,
     )
     said = file.adjustments
@@ -220,7 +219,7 @@ def _normalise(plan: StorePlan, source: _Part, skeleton: Skeleton | None, warnin
         raise DataError(f"{source.path} contradicts itself ({codes}); {lint} lists where")
     warnings += [f"{source.split}: {line}" for line in said.report_lines()]
     part = source._replace(path=plan.folder / f"{source.split}.json", document=file.document)
-    write_output(part.path, json.dumps(part.document))
+    write_atomically(part.path, json.dumps(part.document).encode())
     _log.info("Read %s: %s", source.path.name, describe_counts(part.document))
     return part
 
@@ -248,7 +247,7 @@ def _draft(train: _Part) -> SkeletonDraft:
 def _write_draft(draft: SkeletonDraft, output: Path, warnings: list[str]) -> None:
     """Write the drafted skeleton, and log what it has."""
     skeleton = draft.skeleton
-    write_output(output, skeleton_to_toml(skeleton, draft.comments))
+    write_atomically(output, skeleton_to_toml(skeleton, draft.comments).encode())
     if skeleton == COCO:
         _log.info("Skeleton: that of COCO")
         return
@@ -282,7 +281,7 @@ def _split(part: _Part, plan: StorePlan, trained: Collection[Path]) -> list[_Par
     parts = []
     for split, ids in {"train": names.keys() - chosen, "val": chosen}.items():
         path, document = plan.folder / f"{split}.json", reduce_document(part.document, ids)
-        write_output(path, json.dumps(document))
+        write_atomically(path, json.dumps(document).encode())
         parts.append(_Part(split, path, document, part.images))
     return parts
 

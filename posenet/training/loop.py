@@ -266,7 +266,7 @@ class TrainingLoop:
 
         A run without a step leaves no checkpoint, so that the same command can start it.
         """
-        if self.progress.total_steps and not self.run.bad_steps.bad_in_a_row:
+        if self.progress.total_steps:
             self.save()
         # The launcher ends all processes when one ends, so no rank may end before rank 0 has written the file.
         self.run.runtime.sum_over_ranks(0)

@@ -38,6 +38,8 @@ class Progress:
     """Kind of the score: "AP" or "val_loss"."""
     best_loss: float = math.inf
     """Validation loss of the epoch with the best score, which decides between equal ones."""
+    resumed: str = ""
+    """The checkpoint or folder that the command names to continue from."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

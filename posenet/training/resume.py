@@ -45,7 +45,7 @@ def find_checkpoint(folder: Path, resume: bool | str | Path, restarted: bool = F
     own = CheckpointFolder(folder)
     if restarted:
         _log.info("The launcher has started the run again: resuming from its newest checkpoint, if it has saved one")
-    found = own.newest_intact() if restarted else None
+    found = own.newest_intact(lambda state: _has_resumed(state, resume)) if restarted else None
     found = found or _read_requested(own, resume)
     if found is None:
         if own.has_checkpoints():
@@ -60,6 +60,14 @@ def find_checkpoint(folder: Path, resume: bool | str | Path, restarted: bool = F
     if path.parent.resolve() != folder.resolve() and own.has_checkpoints():
         raise another_run_error(folder, path)
     return found
+
+
+def _has_resumed(state: Mapping[str, Any], resume: bool | str | Path) -> bool:
+    """Whether a checkpoint was saved by a run that has continued from what ``resume`` names."""
+    progress = state.get("progress")
+    if isinstance(resume, bool) or not isinstance(progress, Mapping):
+        return True
+    return bool(progress.get("resumed", str(resume)) == str(resume))  # a version before 0.7 does not say it
 
 
 def another_run_error(folder: Path, resumed: Path | None = None) -> CheckpointError:

@@ -224,16 +224,17 @@ class TrainStep:
                 self._keep_loss_scale()
                 value, is_own = torch.stack([own[number], is_bad[number].to(own.dtype)]).tolist()
                 return StepResult(bad=guard.loss.explain("loss", value, is_own=bool(is_own)))
-        bad_gradient = guard.relative_gradient.explain("gradient norm", gradient_norm, mean_loss)
+        gradient = guard.relative_gradient
         if not math.isfinite(gradient_norm):
             # That the loss scale of fp16 was too large is normal, and no sign of an exploding loss.
             scale = self.scaler.get_scale()
             self.scaler.update()
             was_too_large = scale > 1 and self.scaler.get_scale() < scale
-            return StepResult(bad=None if was_too_large else bad_gradient)
-        if mean_loss > 0 and gradient_norm > bad_gradient.limit:
+            bad = None if was_too_large else gradient.explain("gradient norm", gradient_norm, mean_loss)
+            return StepResult(bad=bad)
+        if mean_loss > 0 and gradient_norm > gradient.limit * mean_loss:
             self._keep_loss_scale()
-            return StepResult(bad=bad_gradient)
+            return StepResult(bad=gradient.explain("gradient norm", gradient_norm, mean_loss))
         self.scaler.step(self.optimizer)
         self.scaler.update()
         for total, count in terms:

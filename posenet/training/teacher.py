@@ -96,7 +96,7 @@ def load_teacher(config: Config, device: torch.device) -> Teacher | None:
     if not name:
         return None
     network, teacher_config = load_model(name)
-    if not teacher_config.model.skeleton.predicts_like(config.model.skeleton):
+    if teacher_config.model.skeleton.changes_of_network(config.model.skeleton):
         raise ConfigError(
             f"the teacher {name} predicts another skeleton than model.skeleton; give both networks the same skeleton"
         )

@@ -19,11 +19,11 @@ import torch
 from posenet.checkpoints.folder import RunStatusFile, run_lock
 from posenet.data.dataset import training_set
 from posenet.data.targets import TargetRenderer
-from posenet.devices.current import run_in_all_processes
 from posenet.devices.device import cudnn_flags, deterministic_algorithms, select_device
 from posenet.devices.launch import is_restarted
 from posenet.devices.parallel import Runtime
 from posenet.devices.precision import describe_training_mode, select_training_mode
+from posenet.devices.ranks import run_in_all_processes
 from posenet.devices.signals import catch_stop_signals
 from posenet.errors import ConfigError
 from posenet.images import write_image
@@ -51,6 +51,16 @@ from posenet.visualization.sheets import sheet_of_samples
 _log = logging.getLogger(__name__)
 _training_thread = threading.RLock()
 """Held while a thread trains, which may start a run within a run, for example in a callback."""
+
+
+def _renew_training_thread() -> None:
+    """In a forked process, whose other threads are gone with what they held."""
+    global _training_thread
+    _training_thread = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_renew_training_thread)
 
 
 @run_in_all_processes("runtime")
@@ -198,6 +208,7 @@ def _train_on_stores(
             _log.warning(advice)
         if checkpoint is not None:
             runtime.run_on_all(functools.partial(restore_run, run, checkpoint))
+        run.progress.resumed = "" if isinstance(resume, bool) else str(resume)
 
         # The files in the folder, which a run that is refused does not touch.
         status = runtime.run_on_main(lambda: at_end.enter_context(RunStatusFile(folder)))

@@ -95,7 +95,7 @@ def test_ids_that_are_texts_are_numbered() -> None:
     file = read(content)
     assert [image.id for image in file.images] == [1, 2, 3]
     assert [entry["image_id"] for entry in file.document["annotations"]] == [1, 1, 2, 2, 3, 3, 3]
-    assert file.people.ids.tolist() == [1, 2, 3, 4, 5, 6, 7]
+    assert file.columns.ids.tolist() == [1, 2, 3, 4, 5, 6, 7]
     assert {kind for kind, _ in found(file).values()} == {"derived"}
 
 
@@ -112,9 +112,9 @@ def as_lists(shape: int, columns: int) -> Change:
 def test_nested_lists_and_lists_without_visibility_are_read(shape: int, columns: int) -> None:
     content = changed(lambda d: d["annotations"][0]["keypoints"].__setitem__(slice(0, 3), [0, 0, 0]))
     content["annotations"][0]["num_keypoints"] = 16
-    expected = read(copy.deepcopy(content)).keypoints
+    expected = read(copy.deepcopy(content)).columns.keypoints
     file = read(changed(as_lists(shape, columns), content=content))
-    assert np.array_equal(file.keypoints, expected) and file.num_labelled[0] == 16
+    assert np.array_equal(file.columns.keypoints, expected) and file.columns.num_labelled[0] == 16
     assert kinds(file).keys() == ({"no-visibility"} if columns == 2 else set())
 
 
@@ -123,7 +123,7 @@ def test_a_confidence_counts_as_labelled_and_null_does_not() -> None:
     values = content["annotations"][0]["keypoints"]
     values[2], values[5], values[8], values[9], values[12], values[15:18] = 0.3, 0.0, -1, None, float("nan"), [0, 0, 2]
     file = read(content)
-    assert file.keypoints[0, :6, 2].tolist() == [2, 0, 0, 0, 0, 0]
+    assert file.columns.keypoints[0, :6, 2].tolist() == [2, 0, 0, 0, 0, 0]
     assert {"visibility", "no-number", "labelled-at-zero"} <= kinds(file).keys()
     assert not file.adjustments.contradictions
 
@@ -132,10 +132,10 @@ def test_a_confidence_counts_as_labelled_and_null_does_not() -> None:
 def test_names_of_keypoints_come_from_the_skeleton_or_are_numbered(names: Any) -> None:
     content = changed(lambda d: d["categories"][0].update(keypoints=names))
     file = read(content)
-    assert file.parsed_categories[0].keypoints == tuple(f"keypoint_{number}" for number in range(1, 18))
+    assert file.categories.parsed[0].keypoints == tuple(f"keypoint_{number}" for number in range(1, 18))
     assert kinds(file) == {"numbered-keypoints": "derived"}
     file = read(content, skeleton=COCO)
-    assert file.parsed_categories[0].keypoints == COCO.file_names
+    assert file.categories.parsed[0].keypoints == COCO.file_names
     assert kinds(file) == {"names-of-skeleton": "derived"}
 
 
@@ -149,7 +149,7 @@ def test_keypoints_in_another_order_and_spelling_are_those_of_the_skeleton_if_th
         entry["keypoints"] = values[order].ravel().tolist()
     file = read(content, skeleton=COCO)
     assert kinds(file)["keypoint-order"] == "derived" and not file.adjustments.contradictions
-    assert np.array_equal(file.keypoints, expected.keypoints)
+    assert np.array_equal(file.columns.keypoints, expected.columns.keypoints)
     [category] = file.document["categories"]
     assert category["keypoints"] == list(COCO.file_names) and category["skeleton"] == [[4, 2]]
     assert "flip_idx" not in category
@@ -173,7 +173,7 @@ class TestAreas:
     def areas(self, *changes: Change) -> tuple[list[float], dict[str, str]]:
         content = document([1], [person(number, 1, (20 * number, 20, 50, 60)) for number in (1, 2, 3, 4)])
         file = read(changed(*changes, content=content))
-        return file.people.areas.tolist(), kinds(file)
+        return file.columns.areas.tolist(), kinds(file)
 
     @pytest.mark.parametrize("area", [None, 0, -1, "", 3000, 0.01])
     def test_are_those_of_outlines(self, area: Any) -> None:
@@ -201,14 +201,14 @@ class TestAreas:
         content = changed(each("annotations", remove), content=document([1], [person(1, 1)]))
         file = read(content)
         points = np.reshape(content["annotations"][0]["keypoints"], (-1, 3))[:, :2]
-        assert file.people.boxes[0].tolist() == pytest.approx([*points.min(0), *np.ptp(points, axis=0)])
-        assert file.people.areas[0] == pytest.approx(0.84 * np.ptp(points, axis=0).prod())
+        assert file.columns.boxes[0].tolist() == pytest.approx([*points.min(0), *np.ptp(points, axis=0)])
+        assert file.columns.areas[0] == pytest.approx(0.84 * np.ptp(points, axis=0).prod())
 
     def test_estimates_are_those_of_real_people(self, real: Document) -> None:
         real["annotations"] = [entry for entry in real["annotations"] if not entry["iscrowd"]]
         expected = np.array([entry["area"] for entry in real["annotations"]])
         file = read(changed(each("annotations", lambda entry: entry.update(segmentation=[], area=None)), content=real))
-        assert np.median(file.people.areas / expected) == pytest.approx(1, abs=0.05)
+        assert np.median(file.columns.areas / expected) == pytest.approx(1, abs=0.05)
 
 
 def write_boxes(convert: Callable[[float, float, float, float], list[float]]) -> Change:
@@ -216,14 +216,14 @@ def write_boxes(convert: Callable[[float, float, float, float], list[float]]) ->
 
 
 def test_boxes_of_two_corners_are_converted(real: Document) -> None:
-    expected = read(copy.deepcopy(real)).people.boxes
+    expected = read(copy.deepcopy(real)).columns.boxes
     large = changed(write_boxes(lambda x, y, w, h: [x - w / 10, y - h / 10, 1.2 * w, 1.2 * h]), content=real)
     assert not {"box-corners", "box-outside"} & kinds(read(copy.deepcopy(large))).keys()
     small = write_boxes(lambda x, y, w, h: [x + w / 12, y + h / 12, w / 1.2, h / 1.2])
     file = read(changed(small, write_boxes(lambda x, y, w, h: [x, y, x + w, y + h]), content=large))
     assert kinds(file)["box-corners"] == "derived"
-    is_person = ~file.people.is_crowd
-    np.testing.assert_allclose(file.people.boxes[is_person], expected[is_person], atol=0.01)
+    is_person = ~file.columns.is_crowd
+    np.testing.assert_allclose(file.columns.boxes[is_person], expected[is_person], atol=0.01)
 
 
 def fractions(boxes: bool) -> Change:
@@ -248,8 +248,8 @@ def test_fractions_of_the_image_become_pixels(real: Document, boxes: bool) -> No
     expected = read(copy.deepcopy(real))
     file = read(changed(fractions(boxes), content=real))
     assert kinds(file)["fractions"] == "derived"
-    np.testing.assert_allclose(file.keypoints, expected.keypoints, atol=1e-6)
-    np.testing.assert_allclose(file.people.boxes, expected.people.boxes, atol=1e-6)
+    np.testing.assert_allclose(file.columns.keypoints, expected.columns.keypoints, atol=1e-6)
+    np.testing.assert_allclose(file.columns.boxes, expected.columns.boxes, atol=1e-6)
 
 
 def test_small_coordinates_in_large_images_are_not_taken_for_percentages_without_proof() -> None:
@@ -265,12 +265,12 @@ class TestOutside:
         content = changed(setting("images", height=600, width=800), content=document([1], [person(1, 1)]))
         content["annotations"][0]["keypoints"][:3] = [30, -25, 2]
         file = read(content)
-        assert file.keypoints[0, 0].tolist() == [30, -25, 2] and not file.adjustments
+        assert file.columns.keypoints[0, 0].tolist() == [30, -25, 2] and not file.adjustments
 
     def test_a_single_keypoint_far_outside_is_not_labelled(self) -> None:
         content = changed(lambda d: d["annotations"][0]["keypoints"].__setitem__(slice(0, 3), [5000, 30, 2]))
         file = read(content)
-        assert file.num_labelled[:2].tolist() == [16, 17] and found(file)["outside"] == ("left out", ["10"])
+        assert file.columns.num_labelled[:2].tolist() == [16, 17] and found(file)["outside"] == ("left out", ["10"])
 
     def test_sets_that_label_what_is_outside_are_used(self) -> None:
         people = [person(number, 1, (20, 20, 50, 60)) for number in range(1, 11)]
@@ -330,7 +330,7 @@ class TestCategories:
         assert found(read(self.two()))["several-skeletons"] == ("warning", ["person", "stool"])
         file = read(self.two(), skeleton=COCO)
         assert found(file)["other-keypoints"] == ("left out", ["stool: 1 annotations"])
-        assert file.people.is_used.tolist() == [True] * 7 + [False]
+        assert file.columns.is_used.tolist() == [True] * 7 + [False]
 
     def test_without_keypoints_are_left_out(self) -> None:
         content = self.two()
@@ -342,7 +342,7 @@ class TestCategories:
         content = changed(each("annotations", lambda entry: entry.update(category_id=4)))
         content["categories"].append(content["categories"][0] | {"id": 2, "name": "bird"})
         file = read(content)
-        assert found(file)["same-category"] == ("derived", ["4"]) and file.people.is_used.all()
+        assert found(file)["same-category"] == ("derived", ["4"]) and file.columns.is_used.all()
 
 
 class TestPoseTrack:
@@ -405,7 +405,7 @@ class TestImages:
         content["images"][0] = {"id": 1, "file_name": "a.jpg"}
         file = read(content, folder=tmp_path, exif_frame=exif_frame, opens_images=True)
         assert (file.images[0].height, file.images[0].width) == drawn.sizes["displayed"]
-        assert file.people.boxes[0, :2] + 16 == pytest.approx(drawn.centres["displayed"], abs=1)
+        assert file.columns.boxes[0, :2] + 16 == pytest.approx(drawn.centres["displayed"], abs=1)
         assert ("exif-by-setting" in kinds(file)) == (orientation == 3)
 
     def test_a_size_of_the_other_frame_is_turned(self, tmp_path: Path) -> None:
@@ -422,15 +422,15 @@ class TestImages:
 
     def test_a_keypoint_a_little_outside_the_stored_pixels_does_not_swap_their_size(self, tmp_path: Path) -> None:
         file = read(self.annotated_as_stored(tmp_path, 6, (20, 20, 50, 60), 16, 165), folder=tmp_path)
-        assert file.people.boxes[0].tolist() == [80, 20, 60, 50]
+        assert file.columns.boxes[0].tolist() == [80, 20, 60, 50]
         assert "exif-turned" in kinds(file) and "exif-swapped" not in kinds(file)
 
     def test_sizes_are_swapped_before_outlines_and_areas_are_read(self, tmp_path: Path) -> None:
         content = self.annotated_as_stored(tmp_path, 6, (20, 20, 60, 200))
         content["annotations"][0] |= {"area": 0, "segmentation": [[20, 20, 80, 20, 80, 220]]}
         file = read(content, folder=tmp_path)
-        assert "exif-swapped" in kinds(file) and file.people.boxes[0].tolist() == [20, 20, 60, 200]
-        assert file.people.areas[0] == pytest.approx(60 * 200 / 2, rel=0.03)
+        assert "exif-swapped" in kinds(file) and file.columns.boxes[0].tolist() == [20, 20, 60, 200]
+        assert file.columns.areas[0] == pytest.approx(60 * 200 / 2, rel=0.03)
 
     def test_annotations_that_are_not_read_are_left_out_where_others_are_turned(self, tmp_path: Path) -> None:
         content = self.annotated_as_stored(tmp_path, 6, (20, 20, 50, 60))
@@ -443,10 +443,10 @@ class TestImages:
         content = self.annotated_as_stored(tmp_path, 3, (20, 20, 50, 60))
         first = read(content, folder=tmp_path)
         later = read(first.document, folder=tmp_path, exif_frame="stored")
-        assert first.people.boxes[0].tolist() == [20, 20, 50, 60]
-        assert later.people.boxes[0].tolist() == [240 - 70, 160 - 80, 50, 60]
+        assert first.columns.boxes[0].tolist() == [20, 20, 50, 60]
+        assert later.columns.boxes[0].tolist() == [240 - 70, 160 - 80, 50, 60]
         again = read(later.document, folder=tmp_path, exif_frame="stored")
-        assert again.people.boxes[0].tolist() == later.people.boxes[0].tolist()
+        assert again.columns.boxes[0].tolist() == later.columns.boxes[0].tolist()
 
     def test_mirrored_images_of_nobody_stay(self, tmp_path: Path) -> None:
         content = self.annotated_as_stored(tmp_path, 7, (20, 20, 50, 60))
@@ -507,7 +507,7 @@ class TestImages:
         ]
         file = read(copy.deepcopy(content), folder=folder)
         assert [image.id for image in file.images] == [1, 3]
-        assert file.people.ids.tolist() == [1, 2, 4] and file.people.image_rows.tolist() == [0, 0, 1]
+        assert file.columns.ids.tolist() == [1, 2, 4] and file.columns.image_rows.tolist() == [0, 0, 1]
         assert found(file)["copies"] == ("derived", [names[1]])
         assert not read(copy.deepcopy(content)).adjustments, "names alone do not show it"
         content["annotations"] = [person(1, 1), person(2, 2), person(4, 3)]

@@ -151,7 +151,7 @@ def labelled(keypoints: list[float]) -> dict[str, Any]:
     "content, message",
     [
         ({"categories": []}, "no category has keypoints"),
-        ({}, "no category has keypoints"),
+        ({}, "give a COCO keypoint file"),
         ([], "give a COCO keypoint file"),
         (labelled([1, 2]), "keypoint-values"),
     ],

@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 
 import posenet
-from posenet.devices.current import join_ranks, run_in_all_processes
 from posenet.devices.launch import LAUNCHERS
-from posenet.devices.ranks import Ranks
+from posenet.devices.parallel import DistributedRuntime
+from posenet.devices.ranks import Ranks, join_ranks, run_in_all_processes
 from posenet.errors import ConfigError
 from tests.helpers.process_groups import fork_ranks
 from tests.helpers.process_runs import fork_process, wait_for_exit
@@ -169,6 +170,7 @@ def test_evaluate_in_two_processes_gives_rank_0_the_metrics_of_one(spot_file: Pa
 
 
 def test_a_process_alone_joins_nobody_and_a_group_that_exists_is_used_and_kept(tmp_path: Path) -> None:
+    """All of the run goes through a group of its own, because the backend of the program's may be for other devices."""
     assert join_ranks(1) is None
 
     def run(rank: int) -> None:
@@ -177,7 +179,20 @@ def test_a_process_alone_joins_nobody_and_a_group_that_exists_is_used_and_kept(t
             del os.environ[name]
         default = dist.group.WORLD
         ranks = join_ranks(1)
-        assert ranks is not None and (ranks.rank, ranks.world_size, ranks.local_rank) == (rank, 2, rank)
+        assert isinstance(ranks, DistributedRuntime)
+        assert (ranks.rank, ranks.world_size, ranks.local_rank) == (rank, 2, rank)
+        reduce = dist.all_reduce
+
+        def reduce_in_own_group(tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> None:
+            assert group not in (None, default)
+            reduce(tensor, group=group)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(dist, "all_reduce", reduce_in_own_group)
+            norm = ranks.convert_sync_batch_norm(nn.Sequential(nn.BatchNorm2d(1, momentum=1.0)))
+            norm(torch.full((1, 1, 2, 2), float(rank))).sum().backward()
+            assert norm[0].running_mean.item() == 0.5
+            assert ranks.sum_over_ranks(rank) == [1]
         assert ranks.gather_objects(rank) == [0, 1]
         ranks.close()
         assert dist.group.WORLD is default

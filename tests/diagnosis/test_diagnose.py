@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import posenet
-from posenet.diagnosis.diagnose import Diagnosis, diagnose
+from posenet.diagnosis.diagnose import Diagnosis, diagnose, write_diagnosis_file
 from posenet.diagnosis.error_kinds import (
     CORRECTIONS,
     KEYPOINT_KINDS,
@@ -21,7 +21,7 @@ from posenet.diagnosis.error_kinds import (
     UNCORRECTED,
 )
 from posenet.diagnosis.keypoint_errors import UNLABELLED
-from posenet.diagnosis.report import write_report
+from posenet.diagnosis.report.page import write_report
 from posenet.errors import DataError
 from posenet.inference.evaluation import METRICS
 from posenet.skeleton import COCO
@@ -56,8 +56,8 @@ def check_counts(diagnosis: Diagnosis, injected: InjectedErrors) -> None:
     for k, name in enumerate(COCO.file_names):
         for kind in LOCALISATION:
             assert diagnosis.keypoints[name][kind] == injected.keypoints[kind, k], (name, kind)
-    assert diagnosis.background == injected.background
-    assert diagnosis.missed == injected.missed
+    assert diagnosis.background_by_threshold[0] == injected.background
+    assert diagnosis.missed_by_threshold[0] == injected.missed
     evaluation = plain_coco(injected.document, injected.results)
     assert diagnosis.metrics == pytest.approx(dict(zip(METRICS, evaluation.stats.tolist())), abs=EXACT)
 
@@ -65,7 +65,7 @@ def check_counts(diagnosis: Diagnosis, injected: InjectedErrors) -> None:
 def test_perfect_results_have_no_errors(document: dict[str, Any], annotation_file: Path) -> None:
     diagnosis = run(annotation_file, perfect_results(document))
     assert diagnosis.counts == {"good": labelled_keypoints(document), **dict.fromkeys(LOCALISATION, 0)}
-    assert diagnosis.background == diagnosis.missed == 0
+    assert diagnosis.background_by_threshold == diagnosis.missed_by_threshold == [0] * 10
     assert [*diagnosis.corrected.values(), *diagnosis.alone.values()] == pytest.approx([1.0] * 14, abs=EXACT)
     assert diagnosis.num_people == diagnosis.num_results == len(people_of(document))
 
@@ -92,7 +92,7 @@ def test_background_results_are_found(document: dict[str, Any], annotation_file:
     assert diagnosis.ap < 1
     assert diagnosis.alone["background"] == diagnosis.alone["score"] == pytest.approx(1, abs=EXACT)
     assert diagnosis.alone["missed"] == diagnosis.ap
-    assert (diagnosis.background_by_threshold == 30).all()
+    assert diagnosis.background_by_threshold == [30] * 10
 
 
 def test_missed_people_are_found(document: dict[str, Any], annotation_file: Path) -> None:
@@ -115,7 +115,7 @@ def test_inexact_results_are_not_called_missed_people(drawn: dict[str, Any], dra
         keypoints[:, 1] += np.sqrt(-2 * np.log(0.88) * person["area"]) * 2 * np.array(COCO.sigmas)
         result["keypoints"] = keypoints.ravel().tolist()
     diagnosis = run(drawn_file, results)
-    assert diagnosis.missed == 0 and diagnosis.missed_by_threshold[-1] > 0.9 * diagnosis.num_people
+    assert diagnosis.missed_by_threshold[0] == 0 and diagnosis.missed_by_threshold[-1] > 0.9 * diagnosis.num_people
     missing = 1 - diagnosis.ap
     assert diagnosis.costs["missed"] > 0.9 * missing
     found = diagnosis.precision[MISSED_AT_50].mean() - diagnosis.precision["background"].mean()
@@ -184,7 +184,8 @@ def test_of_two_results_for_a_person_the_better_one_has_the_true_oks(drawn: dict
 def test_results_without_people_miss_everybody(document: dict[str, Any], annotation_file: Path) -> None:
     diagnosis = run(annotation_file, [])
     assert diagnosis.ap == 0 and diagnosis.num_results == 0
-    assert diagnosis.missed == len(people_of(document)) and diagnosis.background == 0
+    assert diagnosis.missed_by_threshold == [len(people_of(document))] * 10
+    assert diagnosis.background_by_threshold == [0] * 10
     assert diagnosis.costs == diagnosis.alone == {**dict.fromkeys(CORRECTIONS, 0.0), "missed": 1.0}
 
 
@@ -203,10 +204,9 @@ def test_images_with_more_people_than_coco_evaluates_are_named(tmp_path: Path) -
     path.write_text(json.dumps(document))
     diagnosis = run(path, perfect_results(document))
     name = diagnosis.images[0].file_name
-    assert diagnosis.full_images == {name: 30}
-    assert (diagnosis.num_results, diagnosis.num_left_out, diagnosis.missed) == (20, 10, 10)
+    assert (diagnosis.num_results, diagnosis.missed_by_threshold[0]) == (20, 10)
     text = diagnosis.describe_limit()
-    assert "COCO" in text and "20" in text and "10 left out" in text and name in text
+    assert "20 best" in text and "10 left out; 10 missed people" in text and f"{name} (30 people)" in text
     assert text in " ".join(write_report(diagnosis, tmp_path, progress=False).read_text().replace("&#39;", "'").split())
     assert run(path, []).describe_limit(), "people beyond the limit are named too"
     document["annotations"] = people[20:]
@@ -219,7 +219,7 @@ def test_only_chosen_images_are_diagnosed(drawn: dict[str, Any], drawn_file: Pat
     results = [result for result in perfect_results(drawn) if result["image_id"] in chosen]
     diagnosis = posenet.diagnose(drawn_file, results, image_ids=chosen, progress=False)
     assert {image.id for image in diagnosis.images} == chosen and diagnosis.ap == pytest.approx(1)
-    assert len(diagnosis.matched.truth) == sum(entry["image_id"] in chosen for entry in drawn["annotations"])
+    assert len(diagnosis.matched.truth.areas) == sum(entry["image_id"] in chosen for entry in drawn["annotations"])
 
 
 def test_other_skeletons_have_their_own_sigmas_and_sides(drawn: dict[str, Any], tmp_path: Path) -> None:
@@ -250,3 +250,49 @@ def test_other_skeletons_have_their_own_sigmas_and_sides(drawn: dict[str, Any], 
     assert diagnose(path, results, skeleton=file, progress=False).ap == diagnosis.ap
     drafted = diagnose(path, results, progress=False).matched.skeleton  # by the names and with equal OKS constants
     assert drafted.file_names == skeleton.file_names and len(set(drafted.sigmas)) == 1
+
+
+def test_the_sizes_hold_everybody_once_and_have_cocos_ap(diagnosis: Diagnosis) -> None:
+    assert sum(part.people for part in diagnosis.sizes) == diagnosis.num_people
+    assert sum(part.missed for part in diagnosis.sizes) == diagnosis.missed_by_threshold[0]
+    for kind in KEYPOINT_KINDS:
+        assert sum(part.counts[kind] for part in diagnosis.sizes) == diagnosis.counts[kind]
+    by_size = {part.name: part.ap for part in diagnosis.sizes}
+    assert by_size["medium"] == pytest.approx(diagnosis.metrics["APM"], abs=1e-9)
+    assert by_size["large"] == pytest.approx(diagnosis.metrics["APL"], abs=1e-9)
+
+
+def test_sizes_are_cocos(tmp_path: Path) -> None:
+    areas = (1000, 1024, 96**2, 96**2 + 1)
+    people = [box_person(0, 1, (20 + number, 20, 50, 60), 8, area=area) for number, area in enumerate(areas)]
+    path = tmp_path / "people.json"
+    path.write_text(json.dumps(make_document(people)))
+    diagnosis = diagnose(path, [], progress=False)
+    assert [(part.name, part.people) for part in diagnosis.sizes] == [("small", 1), ("medium", 2), ("large", 1)]
+
+
+def test_the_json_file_has_the_numbers_of_a_diagnosis(
+    document: dict[str, Any], annotation_file: Path, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    diagnosis = diagnose(annotation_file, random_results(document, rng), name="one", progress=False)
+    content = json.loads(write_diagnosis_file(diagnosis, tmp_path, {"Flip": "yes"}).read_text())
+    assert content["name"] == "one" and content["AP"] == diagnosis.ap and content["metrics"] == diagnosis.metrics
+    assert [content["images"], content["people"]] == [len(document["images"]), len(people_of(document))]
+    assert content["results"] == diagnosis.num_results
+    assert content["counts"] == diagnosis.counts and content["counts"].keys() == set(KEYPOINT_KINDS)
+    assert list(content["keypoints"]) == list(COCO.file_names) and content["keypoints"] == diagnosis.keypoints
+    assert list(content["corrected"]) == list(content["alone"]) == list(CORRECTIONS)
+    assert content["corrected"] == diagnosis.corrected and content["alone"] == diagnosis.alone
+    assert content["background_by_threshold"] == diagnosis.background_by_threshold
+    assert content["missed_by_threshold"] == diagnosis.missed_by_threshold
+    assert content["oks_thresholds"] == [0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95]
+    assert np.mean(content["AP_by_threshold"]) == pytest.approx(content["AP"])
+    for kind in CORRECTIONS:
+        assert np.mean(content["corrected_by_threshold"][kind]) == pytest.approx(content["corrected"][kind])
+        assert len(content["corrected_by_threshold"][kind]) == 10
+    at_50 = content["missed_at_50"]
+    assert content["corrected"]["background"] < at_50["corrected"] < content["corrected"]["missed"] == 1
+    assert content["AP"] < at_50["alone"] < content["alone"]["missed"]
+    assert content["sizes"] == [group._asdict() for group in diagnosis.sizes]
+    assert content["provenance"] == {"Flip": "yes"}

@@ -10,15 +10,19 @@ import numpy as np
 import pytest
 
 from posenet.annotations.people import Split, read_split
-from posenet.diagnosis.results_file import read_results
+from posenet.diagnosis.matching import Results, read_results
 from posenet.errors import DataError
-from posenet.skeleton import COCO
 from tests.helpers.coco_results import perfect_results
 
 
 @pytest.fixture
 def split(drawn_file: Path) -> Split:
     return read_split(drawn_file)
+
+
+def read(path: Path, split: Split) -> Results:
+    index_of = {number: index for index, number in enumerate(sorted(image.id for image in split.images))}
+    return read_results(path, index_of, split.categories, 17)
 
 
 @pytest.fixture
@@ -52,10 +56,10 @@ def test_faulty_files_are_refused_in_one_line(split: Split, results: list[dict[s
     for content, message in [*contents, *FILES.items()]:
         path.write_text(content)
         with pytest.raises(DataError, match=message) as caught:
-            read_results(path, split, COCO)
+            read(path, split)
         assert "\n" not in str(caught.value) and str(path) in str(caught.value) and len(str(caught.value)) < 400
     with pytest.raises(DataError, match="cannot read results"):
-        read_results(tmp_path / "missing.json", split, COCO)
+        read(tmp_path / "missing.json", split)
 
 
 def test_whole_numbers_and_further_fields_are_accepted(
@@ -65,10 +69,10 @@ def test_whole_numbers_and_further_fields_are_accepted(
     results[1] |= {"image_id": float(results[1]["image_id"]), "category_id": 1.0}
     path = tmp_path / "results.json"
     path.write_text(json.dumps(results))
-    read = read_results(path, split, COCO)
+    found = read(path, split)
     ids = sorted(image.id for image in split.images)
-    assert [ids[index] for index in read.image] == sorted(entry["image_id"] for entry in results)
-    [lowest] = np.flatnonzero(read.scores == -3)
-    assert np.array_equal(read.keypoints[lowest], [[1, 2, 0]] * 17)
+    assert [ids[index] for index in found.image] == sorted(entry["image_id"] for entry in results)
+    [lowest] = np.flatnonzero(found.scores == -3)
+    assert np.array_equal(found.keypoints[lowest], [[1, 2, 0]] * 17)
     path.write_text("[]")
-    assert read_results(path, split, COCO).keypoints.shape == (0, 17, 3)
+    assert read(path, split).keypoints.shape == (0, 17, 3)

@@ -145,12 +145,13 @@ def test_an_error_of_reading_ends_all_ranks_with_the_run_saved(
             return take_step(stream, epoch, step)
 
         monkeypatch.setattr(StepBatches, "take_step", fail)
-        train_tiny(stores, tmp_path / "run", runtime=runtime)
+        train_tiny(stores, tmp_path / "run", "guard.threshold=1e-6", runtime=runtime)
 
     errors = errors_in_processes(2, tmp_path / "out", train)
     assert errors[-1] == "DataError: cannot read the data: the disk is gone"
     assert errors[0].startswith("OtherRankError: ")
-    assert last(tmp_path / "run")["progress"]["total_steps"] == 2
+    state = last(tmp_path / "run")
+    assert (state["progress"]["total_steps"], state["guard"]["bad_in_a_row"]) == (2, 2), "also after bad steps"
 
 
 def workers_beside(others: set[BaseProcess]) -> list[BaseProcess]:

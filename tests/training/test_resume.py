@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import signal
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -195,13 +196,14 @@ def test_a_restarted_run_continues_what_it_has_saved_and_else_starts_as_before(
         return None if checkpoint is None else checkpoint[0]
 
     assert (found(other, False), found(other, newest)) == (None, newest), "nothing is saved yet"
+    assert found(folder, older) == older, "neither of the run that continues this checkpoint"
     assert train_tiny(stores, folder, resume=older, max_steps=4).steps == 4
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     assert found(folder, older) == newest
     # Without a folder in the settings, it is that of the checkpoint.
     assert posenet.train(None, resume=older, max_steps=5, progress=False).steps == 5
     assert train_tiny(stores, other, resume=newest, max_steps=6).steps == 6
-    assert found(other, older) == found(other, False) == other / "last.pth"
+    assert found(other, newest) == found(other, False) == other / "last.pth"
 
 
 def test_other_frozen_parameters_of_equal_shapes_are_refused(stores: Stores, tmp_path: Path) -> None:
@@ -337,6 +339,21 @@ def test_two_threads_do_not_train_at_once_and_a_callback_may(stores: Stores, tmp
     train_tiny(stores, tmp_path / "outer", max_steps=1, callbacks=[AfterStep(1, train_twice)])
     steps, error = inner
     assert steps == 1 and isinstance(error, ConfigError) and "another thread of this process trains" in str(error)
+
+
+def test_a_forked_process_trains_while_a_thread_of_its_parent_does(stores: Stores, tmp_path: Path) -> None:
+    started, ended = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        started.set()
+        ended.wait(60)
+
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(train_tiny, stores, tmp_path / "thread", max_steps=1, callbacks=[AfterStep(1, wait)])
+        started.wait(60)
+        status = wait_for_exit(fork_process(partial(train_tiny, stores, tmp_path / "forked", max_steps=1)))
+        ended.set()
+    assert status == 0 and run.result().steps == 1
 
 
 def test_a_damaged_last_checkpoint_is_replaced_by_an_older_one(

@@ -47,9 +47,9 @@ def find_suspicious(file: AnnotationFile, measures_twins: bool) -> None:
 
 
 def _compare_categories(file: AnnotationFile) -> None:
-    said, people = file.adjustments, file.people
-    groups = [category.keypoints for category in file.parsed_categories]
-    has_used = bool(file.category_is_used.any())
+    said, people = file.adjustments, file.columns
+    groups = [category.keypoints for category in file.categories.parsed]
+    has_used = bool(file.categories.is_used.any())
     if not any(groups):
         said.add("contradiction", "no-keypoints")
     elif file.skeleton is not None and not has_used:
@@ -59,13 +59,13 @@ def _compare_categories(file: AnnotationFile) -> None:
     counts = np.bincount(people.category_rows, minlength=len(groups)).tolist()
     others = [
         f"{category.name}: {count} annotations"
-        for category, is_used, count in zip(file.parsed_categories, file.category_is_used, counts)
+        for category, is_used, count in zip(file.categories.parsed, file.categories.is_used, counts)
         if category.keypoints and not is_used and count and has_used
     ]
     if others:
         said.add("left out", "other-keypoints", others)
     if len(file.groups_of_names()) > 1:
-        named = [category.name for category in file.parsed_categories if category.keypoints]
+        named = [category.name for category in file.categories.parsed if category.keypoints]
         said.add("warning", "several-skeletons", named)
     has_list = np.array([bool(entry.get("keypoints")) for entry in people.entries], bool)
     lists_none = np.array([not names for names in groups] or [False], bool)[people.category_rows]
@@ -73,19 +73,19 @@ def _compare_categories(file: AnnotationFile) -> None:
 
 
 def _compare_labels(file: AnnotationFile) -> None:
-    said, people = file.adjustments, file.people
-    is_person = file.is_labelled_person
+    said, people = file.adjustments, file.columns
+    is_person = file.columns.is_labelled_person
     used = itertools.compress(people.entries, people.is_used)
     if not is_person.any() and any(any(entry.get("keypoints") or ()) for entry in used):
         said.add("contradiction", "nothing-labelled")
     for names, is_member in file.groups_of_names().items():
-        is_labelled = file.is_labelled[is_person & is_member]  # (P, K)
+        is_labelled = file.columns.is_labelled[is_person & is_member]  # (P, K)
         never = [name for name, labels in zip(names, is_labelled.T) if not labels.any()]
         if len(is_labelled) >= MIN_EXAMPLES and never:
             said.add("warning", "never-labelled", never)
-    is_hidden = (~file.is_labelled & (file.keypoints[..., :2] != 0).any(axis=2)).any(axis=1)
+    is_hidden = (~file.columns.is_labelled & (file.columns.keypoints[..., :2] != 0).any(axis=2)).any(axis=1)
     said.add_rows("warning", "unlabelled-place", is_hidden & is_person, people.ids)
-    is_one_place = is_person & (file.num_labelled >= 3) & (_ends(file) + _ends(file, -1) == 0).all(axis=1)
+    is_one_place = is_person & (file.columns.num_labelled >= 3) & (_ends(file) + _ends(file, -1) == 0).all(axis=1)
     if _are_many(is_one_place, is_person):
         said.add_rows("contradiction", "one-place", is_one_place, people.ids)
     per_image = np.bincount(people.image_rows[is_person], minlength=len(file.images))
@@ -93,8 +93,8 @@ def _compare_labels(file: AnnotationFile) -> None:
 
 
 def _compare_with_images(file: AnnotationFile) -> None:
-    said, people = file.adjustments, file.people
-    is_person = file.is_labelled_person
+    said, people = file.adjustments, file.columns
+    is_person = file.columns.is_labelled_person
     limits = file.sizes[:, ::-1]
     beyond = is_person & (_ends(file) > limits + EDGE_MARGIN).any(axis=1)
     before = is_person & (_ends(file, -1) > EDGE_MARGIN).any(axis=1)
@@ -105,11 +105,13 @@ def _compare_with_images(file: AnnotationFile) -> None:
 
 
 def _compare_boxes(file: AnnotationFile) -> None:
-    said, people = file.adjustments, file.people
-    is_person = file.is_labelled_person
-    distances = np.where(file.is_labelled, distances_from_boxes(file.keypoints[..., :2], people.boxes), 0)
+    said, people = file.adjustments, file.columns
+    is_person = file.columns.is_labelled_person
+    distances = np.where(
+        file.columns.is_labelled, distances_from_boxes(file.columns.keypoints[..., :2], people.boxes), 0
+    )
     num_outside = (distances > OUTSIDE_BOX).sum(axis=1)
-    elsewhere = is_person & (num_outside >= 2) & (num_outside >= 0.5 * file.num_labelled)
+    elsewhere = is_person & (num_outside >= 2) & (num_outside >= 0.5 * file.columns.num_labelled)
     if _are_many(elsewhere, is_person):
         said.add_rows("contradiction", "box-elsewhere", elsewhere, people.ids)
         return
@@ -123,8 +125,8 @@ def _compare_boxes(file: AnnotationFile) -> None:
 
 def _ends(file: AnnotationFile, sign: int = 1) -> np.ndarray:
     """(A, 2) the largest x and y of the labelled keypoints, or of their negatives; minus infinity without any."""
-    points = sign * file.keypoints[..., :2]
-    return np.asarray(points.max(axis=1, where=file.is_labelled[..., None], initial=-np.inf))
+    points = sign * file.columns.keypoints[..., :2]
+    return np.asarray(points.max(axis=1, where=file.columns.is_labelled[..., None], initial=-np.inf))
 
 
 def _are_many(found: Mask, people: Mask) -> bool:

@@ -36,14 +36,14 @@ def find_unknown_sides(file: AnnotationFile) -> list[str]:
     found = []
     for names, is_member in file.groups_of_names().items():
         category = _category_of(file, names)
-        joints = file.keypoints[is_member & file.is_labelled_person, : len(names)]
+        joints = file.columns.keypoints[is_member & file.columns.is_labelled_person, : len(names)]
         found.append(find_twins(names, joints, category.flip_idx, category.name))
     return [twins.message for twins in found if not twins.mirror or (file.skeleton is not None and twins.pairs)]
 
 
 def find_other_pairs(file: AnnotationFile) -> list[str]:
     """The names that have a side, and another twin or none in the skeleton."""
-    if file.skeleton is None or not file.category_is_used.any():
+    if file.skeleton is None or not file.categories.is_used.any():
         return []
     names = file.skeleton.file_names
     by_name, by_skeleton = twins(pair_left_right(names)), twins(_pairs_of(file, names))
@@ -54,11 +54,13 @@ def find_swapped_pairs(file: AnnotationFile) -> list[str]:
     """The few annotations in which a pair agrees or disagrees with all others, unlike in nearly all annotations."""
     places = []
     for names, is_member in file.groups_of_names().items():
-        rows = np.flatnonzero(file.is_labelled_person & is_member)
+        rows = np.flatnonzero(file.columns.is_labelled_person & is_member)
         pairs = _pairs_of(file, names)
         if len(pairs) < 2:
             continue
-        directions = _pair_directions(file.keypoints[rows], [(names.index(a), names.index(b)) for a, b in pairs])
+        directions = _pair_directions(
+            file.columns.keypoints[rows], [(names.index(a), names.index(b)) for a, b in pairs]
+        )
         for column, pair in enumerate(pairs):
             of_pair = directions[:, column]
             others = np.delete(directions, column, axis=1)
@@ -70,12 +72,12 @@ def find_swapped_pairs(file: AnnotationFile) -> list[str]:
             is_rare = is_comparable & (is_same == is_same_rare)
             if is_comparable.sum() >= MIN_EXAMPLES and is_rare.sum() < RARE_SHARE * is_comparable.sum():
                 is_rare &= np.abs(others).sum(axis=1) >= MIN_OTHER_PAIRS
-                places += [f"{file.people.ids[row]} ({', '.join(pair)})" for row in rows[is_rare].tolist()]
+                places += [f"{file.columns.ids[row]} ({', '.join(pair)})" for row in rows[is_rare].tolist()]
     return places
 
 
 def _category_of(file: AnnotationFile, names: tuple[str, ...]) -> Category:
-    return next(category for category in file.parsed_categories if category.keypoints == names)
+    return next(category for category in file.categories.parsed if category.keypoints == names)
 
 
 def _pairs_of(file: AnnotationFile, names: tuple[str, ...]) -> tuple[Pair, ...]:

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from posenet.annotations.coco import Entry, select_sections
-from posenet.annotations.image_files import ImageFiles
+from posenet.annotations.image_files import find_images_near
 from posenet.annotations.importing.imported import ImportedAnnotations, Options, Source, readable, shape_of
 from posenet.errors import DataError
 from posenet.skeleton import COCO
@@ -50,7 +50,7 @@ def import_coco(source: Source, options: Options) -> ImportedAnnotations:
         DataError: the content is not that of a COCO file, has no such part, or its images are not found.
     """
     document, path, part = source.content, source.path, options.part
-    sections = select_sections(document, path, ["images"])
+    sections = select_sections(document, path)
     is_whole_body = any("face_kpts" in entry or "foot_kpts" in entry for entry in sections["annotations"])
     if part is not None and part not in PARTS:
         raise DataError(f"part={part} is none of {', '.join(PARTS)}; choose one of them")
@@ -112,7 +112,7 @@ def import_posetrack(source: Source, options: Options) -> ImportedAnnotations:
     """Read a folder with a file for each video as one set. Ids that two files have are numbered anew."""
     sections: dict[str, list[Entry]] = {"images": [], "annotations": [], "categories": []}
     for document in source.content.values():
-        own = select_sections(document, source.path, ["images"])
+        own = select_sections(document, source.path)
         if sections["categories"] and own["categories"] != sections["categories"]:
             raise DataError(f"the files of {source.path} have different categories; import each of them alone")
         sections["categories"] = own["categories"]
@@ -131,17 +131,15 @@ def _locate(listed: Sequence[Entry], path: Path, images: str | Path | None) -> t
 
     Names stay as they are where they are right below some folder; else they are found by the ends of their paths.
     """
-    files = ImageFiles.near(path, images)
     names = [image["file_name"] for image in listed if isinstance(image.get("file_name"), str)]
-    if images is not None and any((files.folder / name).is_file() for name in names[:100] if len(name) < 4096):
-        return files.folder, list(listed)
-    found, _ = files.require(names, path)
+    files, found = find_images_near(path, images, names)
     bases = {_base(file, name) for name, file in found.items()}
-    if len(bases) == 1 and (base := bases.pop()) is not None:
+    base = bases.pop()
+    if base is not None and not bases:
         return base, list(listed)
-    renamed = {name: file.relative_to(files.folder).as_posix() for name, file in found.items()}
+    renamed: dict[Any, str] = {name: file.relative_to(files.folder).as_posix() for name, file in found.items()}
     return files.folder, [
-        image | {"file_name": renamed.get(name, name)} if isinstance(name := image.get("file_name"), str) else image
+        image | {"file_name": renamed[name]} if (name := str(image.get("file_name"))) in renamed else image
         for image in listed
     ]
 

@@ -62,7 +62,7 @@ def import_cvat(source: Source, options: Options) -> ImportedAnnotations:
 def _shapes_of_frames(source: Source, options: Options, notes: Notes) -> dict[Path, list[Shape]]:
     """The shapes of every frame of a video, by its image: a track is split into its frames."""
     root, path = source.content, source.path
-    files = ImageFiles.near(path, options.images)
+    files = ImageFiles(Path(options.images or path.parent))
     shapes: dict[int, list[Shape]] = {}
     for track in root.iter("track"):
         for shape in track:

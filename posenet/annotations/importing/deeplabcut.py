@@ -2,8 +2,8 @@
 
 A table has a row for every image and, below a header of three or four lines, two columns for every body part; with
 several animals in an image, for every body part of every individual. Empty cells are not labelled; all others count as
-visible. ``sleap-io`` is not used: it takes the number in the name of an image for its place among those that are
-there, so that labels go to other images where some are missing.
+visible. Columns are separated by commas, semicolons or tabs. ``sleap-io`` is not used: it takes the number in the
+name of an image for its place among those that are there, so that labels go to other images where some are missing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _HEADER = ("scorer", "individuals", "bodyparts", "coords")
 
 def is_table(beginning: bytes) -> bool:
     """Whether a file begins as a table of DeepLabCut does."""
-    return beginning.startswith(b"scorer,")
+    return beginning.startswith((b"scorer,", b"scorer;", b"scorer\t"))
 
 
 def find_tables(folder: Path) -> list[Path]:
@@ -69,7 +69,8 @@ def import_deeplabcut(source: Source, options: Options) -> ImportedAnnotations:
 def _read_table(path: Path) -> tuple[list[tuple[str, str, str]], list[list[str]]]:
     """Individual, body part and x or y of every column; and the rows, each with the name of its image first."""
     text = read_input(path).decode("utf-8-sig")
-    lines = [line for line in csv.reader(io.StringIO(text)) if line]
+    delimiter = text[len("scorer")]  # a spreadsheet may have saved the table with its own
+    lines = [line for line in csv.reader(io.StringIO(text), delimiter=delimiter) if line]
     header = {line[0]: line for line in lines[: len(_HEADER)] if line[0] in _HEADER}
     if "bodyparts" not in header or "coords" not in header:
         raise ValueError("its header has no lines bodyparts and coords")
@@ -82,7 +83,9 @@ def _read_table(path: Path) -> tuple[list[tuple[str, str, str]], list[list[str]]
 
 def _read_row(columns: Sequence[tuple[str, str, str]], cells: Sequence[str]) -> list[Object]:
     """The labelled body parts of every individual that has any."""
-    values = {column: float(cell) for column, cell in zip(columns, cells, strict=True) if cell.strip()}
+    values = {
+        column: float(cell.replace(",", ".")) for column, cell in zip(columns, cells, strict=True) if cell.strip()
+    }
     objects: dict[str, dict[str, tuple[float, float, int]]] = {}
     for individual, part, _ in columns:
         x, y = values.get((individual, part, "x"), math.nan), values.get((individual, part, "y"), math.nan)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from posenet.annotations.coco import COCO_CATEGORY, Entry
-from posenet.annotations.image_files import ImageFiles
+from posenet.annotations.image_files import find_images_near
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.images import read_header
@@ -94,9 +94,9 @@ def by_file(
     objects_of: Mapping[str, Content], path: Path, images: str | Path | None, notes: Notes
 ) -> dict[Path, Content]:
     """What the images have, by their files in place of their names; ``DataError`` if none is there."""
-    files, missing = ImageFiles.near(path, images).require(list(objects_of), path)
-    notes[MISSING_IMAGES] += missing
-    return {file: objects_of[name] for name, file in files.items()}
+    _, found = find_images_near(path, images, list(objects_of))
+    notes[MISSING_IMAGES] += [name for name in objects_of if name not in found]
+    return {file: objects_of[name] for name, file in found.items()}
 
 
 def note_lines(notes: Notes) -> tuple[str, ...]:

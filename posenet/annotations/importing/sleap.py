@@ -57,7 +57,7 @@ def import_sleap(source: Source, options: Options) -> ImportedAnnotations:
     name = str(skeleton.name or "skeleton")
     category = CATEGORY if name.lower().startswith("skeleton") else name
     objects_of: dict[Path, list[Object]] = {}
-    files = ImageFiles.near(path, options.images)
+    files = ImageFiles(Path(options.images or path.parent))
     folder = options.frames or path.with_name(f"{path.stem}_frames")
     for number, video in enumerate(labels.videos, 1):
         own = {int(frame.frame_idx): frame for frame in labelled if frame.video is video}

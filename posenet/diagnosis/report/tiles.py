@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import cv2
 import numpy as np
@@ -20,8 +20,7 @@ from markupsafe import Markup
 
 from posenet.annotations.coco import CocoImage
 from posenet.diagnosis.diagnose import Diagnosis
-from posenet.diagnosis.error_kinds import KEYPOINT_KINDS, SIZES
-from posenet.diagnosis.slices import size_numbers
+from posenet.diagnosis.error_kinds import KEYPOINT_KINDS, SIZES, size_numbers
 from posenet.errors import DataError
 from posenet.images import read_image
 from posenet.progress_bar import progress_bar
@@ -39,47 +38,39 @@ MARGIN = 40
 """Distance of the frame around a person from the keypoints."""
 
 
-class Tile(NamedTuple):
-    """One image of the gallery."""
+def make_tiles(
+    diagnosis: Diagnosis, folder: str | Path | None, min_score: float, *, progress: bool
+) -> list[dict[str, Any]]:
+    """The images that cost most, the worst first, drawn on those in ``folder``; see ``write_report``.
 
-    image: CocoImage
-    width: int
-    height: int
-    jpeg: str  # base64; empty without an image
-    note: str
-    people: Markup  # the annotated people, and the boxes of crowd regions and people without labelled keypoints
-    results: Markup  # the results, and frames around missed people
-    badges: list[tuple[str, int]]  # the kinds of errors in the image with their numbers, the most frequent first
-    loss: float
-
-
-def make_tiles(diagnosis: Diagnosis, folder: str | Path | None, min_score: float, *, progress: bool) -> list[Tile]:
-    """The images that cost most, the worst first, drawn on those in ``folder``; see ``write_report``."""
+    A tile has the truth, with the boxes of crowd regions and people without labelled keypoints; the results, with
+    frames around missed people; and the kinds of errors with their numbers, the most frequent first.
+    """
     losses = image_losses(diagnosis)
     background = diagnosis.matched.results.image[diagnosis.outcome.background[0]]
     num_background = np.bincount(background, minlength=len(losses))
-    _, best_oks = diagnosis.matched.nearest()
+    best_oks = diagnosis.matched.best_oks()
+    truth = diagnosis.matched.truth
     tiles = []
     chosen = np.lexsort((-num_background, -losses))[:MAX_IMAGES].tolist()
     for index in progress_bar(chosen, "report", len(chosen), disable=not progress or folder is None):
         image = diagnosis.images[index]
         scale = CANVAS / max(image.width, image.height)
-        truth = diagnosis.matched.truth
         rows = np.flatnonzero((truth.image == index) & truth.people).tolist()
         people = {row: f"t{number}" for number, row in enumerate(rows)}
         results, badges = _draw_results(diagnosis, index, people, best_oks, scale, min_score)
         jpeg, note = (b"", NO_FOLDER) if folder is None else _read_small_image(Path(folder), image)
-        tile = Tile(
-            image=image,
-            width=round(image.width * scale),
-            height=round(image.height * scale),
-            jpeg=base64.b64encode(jpeg).decode(),
-            note=note,
-            people=_draw_truth(diagnosis, index, people, scale),
-            results=results,
-            badges=badges.most_common(),
-            loss=float(losses[index]),
-        )
+        tile = {
+            "image": image,
+            "width": round(image.width * scale),
+            "height": round(image.height * scale),
+            "jpeg": base64.b64encode(jpeg).decode(),
+            "note": note,
+            "people": _draw_truth(diagnosis, index, people, scale),
+            "results": results,
+            "badges": badges.most_common(),
+            "loss": float(losses[index]),
+        }
         tiles.append(tile)
     return tiles
 
@@ -88,7 +79,7 @@ def image_losses(diagnosis: Diagnosis) -> np.ndarray:
     """(images,) what each image costs: the sum, over its people, of 1 - OKS with their results at OKS 0.1."""
     matched, truth = diagnosis.matched, diagnosis.matched.truth
     is_match = matched.pairs.person == matched.person[matched.pairs.result]
-    oks = np.zeros(len(truth))
+    oks = np.zeros(len(truth.areas))
     oks[matched.pairs.person[is_match]] = matched.oks[is_match]
     num_images = len(diagnosis.images)
     people = np.bincount(truth.image[truth.people], minlength=num_images)
@@ -108,8 +99,7 @@ def _read_small_image(folder: Path, image: CocoImage) -> tuple[bytes, str]:
     factor = min(1.0, IMAGE_SIDE / max(height, width))
     size = max(1, round(width * factor)), max(1, round(height * factor))
     small = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
-    _, jpeg = cv2.imencode(".jpg", small, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
-    return jpeg.tobytes(), note
+    return cv2.imencode(".jpg", small, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])[1].tobytes(), note
 
 
 def _draw_truth(diagnosis: Diagnosis, index: int, people: Mapping[int, str], scale: float) -> Markup:
@@ -119,11 +109,9 @@ def _draw_truth(diagnosis: Diagnosis, index: int, people: Mapping[int, str], sca
     parts = [_rect("box ignored", truth.boxes[row] * scale) for row in ignored]
     for row, name in people.items():
         facts = f"{_size(diagnosis, row)}, {truth.labelled[row].sum()} labelled"
-        shapes = [
-            _rect("box", truth.boxes[row] * scale),
-            _draw_skeleton(truth.keypoints[row], truth.labelled[row], scale, diagnosis.matched.skeleton),
-        ]
-        parts.append(_person(diagnosis, row, name, "", [], facts, shapes))
+        box = _rect("box", truth.boxes[row] * scale)
+        limbs = _draw_skeleton(truth.keypoints[row], truth.labelled[row], scale, diagnosis.matched.skeleton)
+        parts.append(_person(name, "", [], _size(diagnosis, row), facts, box + limbs))
     return Markup("".join(parts))
 
 
@@ -140,7 +128,7 @@ def _draw_results(
     ``best_oks`` is the highest OKS of every result of the data set with any person.
     """
     matched, outcome = diagnosis.matched, diagnosis.outcome
-    background = outcome.background[0]
+    is_background = outcome.background[0]
     parts = []
     badges: Counter[str] = Counter()
     for number, row in enumerate(range(*np.searchsorted(matched.results.image, [index, index + 1]).tolist())):
@@ -150,48 +138,40 @@ def _draw_results(
             present = ~present
         wrong = {k: KEYPOINT_KINDS[kind] for k, kind in enumerate(matched.kinds[row]) if kind > 0}  # 0 is good
         errors = [f"{kind}:{k}" for k, kind in wrong.items()]
-        errors += ["background"] * bool(background[row])
+        shapes = _draw_skeleton(keypoints, present, scale, matched.skeleton)
+        for k, kind in wrong.items():
+            right = matched.truth.keypoints[person, k] * scale
+            shapes += _draw_mark(kind, keypoints[k] * scale if present[k] else right, right)
+        if is_background[row]:
+            errors.append("background")
+            shapes += _frame("background", keypoints[present] * scale)
         badges.update(error.partition(":")[0] for error in errors)
         facts = f"score {matched.results.scores[row]:.3f}, OKS at best {best_oks[row]:.3f}"
         if not outcome.counted[0, row]:
             facts += ", in a crowd region, which does not count"
-        shapes = [_draw_skeleton(keypoints, present, scale, matched.skeleton)]
-        for k, kind in wrong.items():
-            right = matched.truth.keypoints[person, k] * scale
-            shapes.append(_draw_mark(kind, keypoints[k] * scale if present[k] else right, right))
-        if background[row]:
-            shapes.append(_frame("background", keypoints[present] * scale))
         is_low = bool(matched.results.scores[row] < min_score)
-        parts.append(_person(diagnosis, person, f"r{number}", people.get(person, ""), errors, facts, shapes, is_low))
+        size = _size(diagnosis, person) if person >= 0 else ""
+        parts.append(_person(f"r{number}", people.get(person, ""), errors, size, facts, shapes, is_low))
     for row, name in people.items():
         if outcome.missed[0, row]:
             badges["missed"] += 1
             frame = _frame("missed", matched.truth.keypoints[row, matched.truth.labelled[row]] * scale)
-            parts.append(_person(diagnosis, row, name.replace("t", "m"), name, ["missed"], "", [frame]))
+            parts.append(_person(name.replace("t", "m"), name, ["missed"], _size(diagnosis, row), "", frame))
     return Markup("".join(parts)), badges
 
 
 def _person(
-    diagnosis: Diagnosis,
-    row: int,
-    name: str,
-    partner: str,
-    errors: Sequence[str],
-    facts: str,
-    shapes: Iterable[str],
-    is_low: bool = False,
+    name: str, partner: str, errors: Sequence[str], size: str, facts: str, shapes: str, is_low: bool = False
 ) -> str:
-    """The group of one person; ``row`` is that of the annotated person, -1 for none."""
     return (
         f'<g class="person{" low" * is_low}" data-person="{name}" data-partner="{partner}" '
-        f'data-errors="{" ".join(errors)}" data-size="{_size(diagnosis, row)}" data-facts="{facts}">'
-        f"{''.join(shapes)}</g>\n"
+        f'data-errors="{" ".join(errors)}" data-size="{size}" data-facts="{facts}">{shapes}</g>\n'
     )
 
 
 def _size(diagnosis: Diagnosis, row: int) -> str:
-    """The name of the size of an annotated person; empty for row -1."""
-    return list(SIZES)[int(size_numbers(diagnosis.matched.truth.areas[row]))] if row >= 0 else ""
+    """The name of the size of an annotated person."""
+    return list(SIZES)[int(size_numbers(diagnosis.matched.truth.areas[row]))]
 
 
 def _draw_skeleton(keypoints: np.ndarray, present: np.ndarray, scale: float, skeleton: Skeleton) -> str:

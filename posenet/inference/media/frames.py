@@ -36,10 +36,8 @@ from posenet.inference.media.sources import DEFAULT_FRAME_RATE, IN_MEMORY, Frame
 from posenet.messages import to_single_line
 from posenet.threads import map_in_threads, read_ahead
 
-READ_AHEAD = 32
+READ_AHEAD = 8
 """Number of image files or frames of a video that are read before they are requested."""
-READ_AHEAD_BYTES = 64 * 2**20
-"""Fewer, if they take more memory than this."""
 READ_THREADS = 4
 """Number of threads that read image files."""
 SHORTEST_MS = 20
@@ -95,7 +93,7 @@ def read_frames(
     for is_image, group in itertools.groupby(found, lambda item: isinstance(item, Source) and item.kind == "image"):
         if is_image:
             read = functools.partial(_read_image, reduction_of=reduction_of)
-            yield from read_in_threads(read, cast(Iterator[Source], group), _size)
+            yield from read_in_threads(read, cast(Iterator[Source], group))
             continue
         for item in group:
             if isinstance(item, Frame):
@@ -148,13 +146,9 @@ def _failed(source: Source, error: Exception) -> Frame:
     return Frame(source, error=DataError(text))
 
 
-def read_in_threads(
-    read: Callable[[Item], Read], items: Iterable[Item], size_of: Callable[[Read], int]
-) -> Generator[Read, None, None]:
-    """``map(read, items)`` on several threads, ahead of the caller; ``size_of`` is the bytes of what was read."""
-    return map_in_threads(
-        read, items, workers=READ_THREADS, ahead=READ_AHEAD, size_of=size_of, max_size=READ_AHEAD_BYTES
-    )
+def read_in_threads(read: Callable[[Item], Read], items: Iterable[Item]) -> Generator[Read, None, None]:
+    """``map(read, items)`` on several threads, ahead of the caller."""
+    return map_in_threads(read, items, workers=READ_THREADS, ahead=READ_AHEAD)
 
 
 def require_pyav() -> None:
@@ -193,7 +187,7 @@ def _read_video(source: Source, selection: FrameSelection, stop_requested: Calla
                     return
                 stack.callback(reader.close)
                 frames = reader.frames(selection)
-            yield from read_ahead(frames, ahead=READ_AHEAD, size_of=_size, max_size=READ_AHEAD_BYTES)
+            yield from read_ahead(frames, READ_AHEAD)
         except Exception as error:
             yield _failed(source, error)
 
@@ -229,8 +223,3 @@ def _read_animation(source: Source, selection: FrameSelection) -> Iterator[Frame
             yield Frame(source, to_bgr(image), number, seconds, rate, expected=expected)
     if first_selected is None:
         raise DataError(f"{source.name} has no image after {selection.start:g} s")
-
-
-def _size(frame: Frame) -> int:
-    """Bytes of the image."""
-    return frame.image.nbytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
@@ -273,6 +274,15 @@ def test_labels_of_deeplabcut_stay_with_their_images_where_some_are_missing(tmp_
             and "000000000001.jpg" in found.notes[0]
         )
     assert found.document["categories"][0]["keypoints"] == CONTENT["categories"][0]["keypoints"]
+
+
+@pytest.mark.parametrize("delimiter, point", [(";", "."), (";", ","), ("\t", ".")])
+def test_tables_of_deeplabcut_that_a_spreadsheet_has_saved_are_read(tmp_path: Path, delimiter: str, point: str) -> None:
+    root = write(tmp_path, write_deeplabcut, individuals=True)
+    table = root / "labeled-data" / "video" / "CollectedData_Ann.csv"
+    lines = table.read_text().replace(",", delimiter).splitlines(keepends=True)
+    table.write_text("".join([*lines[:4], *(re.sub(r"(\d)\.(\d)", rf"\1{point}\2", line) for line in lines[4:])]))
+    assert compare(read_annotations(root), hidden=False) == compare(read_annotations(table), hidden=False) == 3
 
 
 def test_a_mistyped_label_is_left_out_and_another_spelling_is_taken(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import cv2
 import numpy as np
 import pytest
 
-from posenet.diagnosis.report import tiles, write_report
-from posenet.diagnosis.report.filters import NOTHING, format_ap, format_gain, format_share, pluralize
+from posenet.diagnosis.report import tiles
+from posenet.diagnosis.report.page import NOTHING, format_ap, format_gain, format_share, pluralize, write_report
 from posenet.diagnosis.report.tiles import image_losses
 from posenet.skeleton import COCO
 from tests.helpers.diagnoses import HEIGHT, WIDTH, diagnose_data, make_result, small_data, small_diagnosis
@@ -244,8 +244,7 @@ def test_numbers_are_written_for_readers() -> None:
     gains = [format_gain(value) for value in (0.0004, -0.0004, 0.25, -1.5)]
     assert gains == ["0.000", "0.000", "+0.250", f"{minus}1.500"]
     assert [format_share(value) for value in (0, 0.0004, 0.25)] == ["0.0 %", "<0.1 %", "25.0 %"]
-    counts = [pluralize(1, "person", "people"), pluralize(1234, "person", "people"), pluralize(0, "image")]
-    assert counts == ["1 person", "1,234 people", "0 images"]
+    assert [pluralize(count, "image") for count in (1, 1234, 0)] == ["1 image", "1,234 images", "0 images"]
     assert [format_ap(value) for value in (-1, 0, 0.12345)] == [NOTHING, "0.000", "0.123"]
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import cv2
 import numpy as np
 
 from posenet.annotations.adjustments import Adjustments
-from posenet.annotations.category_reader import Categories, canonical_id, number_ids
-from posenet.annotations.coco import MAX_NUMBER, Entry, Mask, People
-from posenet.annotations.coordinates import EDGE_MARGIN, convert_corners, convert_keypoints
+from posenet.annotations.category_reader import canonical_id, number_ids
+from posenet.annotations.coco import MAX_NUMBER, AnnotationColumns, Categories, Entry, Mask
+from posenet.annotations.coordinates import FAR_OUTSIDE, convert_corners, convert_keypoints
+from posenet.annotations.image_reader import Images
 from posenet.annotations.outlines import (
     Outline,
     boxes_around,
@@ -26,33 +27,23 @@ UNLISTED = -1
 """Row of an image or category that is not listed."""
 TINY_SHARE = 0.01
 """No object covers a smaller share of its box, but thin ones such as ropes, whose areas are above 1."""
-FAR_OUTSIDE = 0.1
-"""Distance from the image, relative to its longer side, from which a keypoint is not labelled. The head of a person
-may well be above the image."""
 RECTANGLE_CORNERS = 9
 """An outline of at most so many corners that fills its box is that box."""
 CROWD_FLAGS = {None: False, 0: False, 1: True, "0": False, "1": True, "": False, "false": False, "true": True}
 """What ``iscrowd`` may be, in any spelling."""
 
 
-def read_people(
-    entries: Sequence[Entry],
-    image_row_of: Mapping[object, int],
-    is_kept: Mask,
-    sizes: np.ndarray,
-    categories: Categories,
-    said: Adjustments,
-) -> People:
-    """Read the annotations of the images that ``is_kept``; ``sizes`` are (N, 2) height, width of all images."""
-    image_rows = np.array([image_row_of.get(canonical_id(entry.get("image_id")), UNLISTED) for entry in entries], int)
+def read_columns(
+    entries: Sequence[Entry], images: Images, categories: Categories, said: Adjustments
+) -> AnnotationColumns:
+    """Read the annotations of the images that are kept: keypoints, boxes and areas as they are written."""
+    image_rows = np.array([images.row_of.get(canonical_id(entry.get("image_id")), UNLISTED) for entry in entries], int)
     said.leave_out_few("no-image", image_rows == UNLISTED, [entry.get("id") for entry in entries])
     category_rows = _find_categories(entries, categories, said)
     is_read = (image_rows >= 0) & (category_rows >= 0)
-    is_read[is_read] = is_kept[image_rows[is_read]]
+    is_read[is_read] = images.is_kept[image_rows[is_read]]
     rows = np.flatnonzero(is_read).tolist()
     read = [entries[row] for row in rows]
-    image_rows, category_rows = image_rows[rows], category_rows[rows]
-    sizes = sizes[image_rows]
     raw = [canonical_id(entry.get("id")) for entry in read]
     ids = np.array(number_ids(raw), np.int64)
     is_new = [entry.get("id") is not None and old != new for entry, old, new in zip(read, raw, ids.tolist())]
@@ -60,36 +51,44 @@ def read_people(
     flags = [entry.get("iscrowd") for entry in read]
     flags = [flag.lower() if isinstance(flag, str) else flag for flag in flags]
     has_flag = np.array([not isinstance(flag, (list, dict)) and flag in CROWD_FLAGS for flag in flags], bool)
-    people = People(
+    columns = AnnotationColumns(
         entries=read,
         ids=ids,
-        image_rows=image_rows,
-        category_rows=category_rows,
-        is_used=categories.is_used[category_rows] if read else np.zeros(0, bool),
+        image_rows=image_rows[rows],
+        category_rows=category_rows[rows],
+        is_used=categories.is_used[category_rows[rows]] if read else np.zeros(0, bool),
         is_crowd=np.array([has and CROWD_FLAGS[flag] for has, flag in zip(has_flag, flags)], bool),
         keypoints=np.zeros((len(read), 0, 3)),
         boxes=_to_column([entry.get("bbox") for entry in read], 4),
         areas=_to_column([[entry.get("area")] for entry in read], 1)[:, 0].clip(min=0),
         outlines=[None] * len(read),
     )
-    is_faulty = said.leave_out_few("crowd-flag", people.is_used & ~has_flag, ids)
-    has_list = _read_keypoints(people, categories, said)
-    is_person = people.is_used & ~people.is_crowd & ~is_faulty
-    is_fraction = convert_keypoints(people.keypoints, people.boxes, is_person, sizes, said)
-    people.keypoints[said.leave_out_few("normalised", is_fraction, ids)] = 0
-    convert_corners(people.boxes, people.keypoints, is_person, sizes, said)
-    _unlabel(people, is_person, sizes, said)
-    _read_outlines(people, sizes, said)
-    is_empty = _complete_boxes(people, sizes, said)
-    said.add_rows("left out", "empty-annotation", is_empty, ids)
-    _complete_areas(people, sizes, is_empty, said)
-    counts = (people.keypoints[..., 2] > 0).sum(axis=1)
-    stated = [entry.get("num_keypoints") for entry in read]
-    differs = [value is not None and value != count for value, count in zip(stated, counts.tolist())]
-    said.add_rows("derived", "num-keypoints", has_list & np.array(differs, bool), ids)
-    is_copy = find_copies(people)
-    said.add_rows("left out", "same-keypoints", is_copy, ids)
-    return people.select(~(is_faulty | is_empty | is_copy))
+    columns = columns.select(~said.leave_out_few("crowd-flag", columns.is_used & ~has_flag, ids))
+    _read_keypoints(columns, categories, said)
+    return columns
+
+
+def complete_columns(columns: AnnotationColumns, sizes: np.ndarray, said: Adjustments) -> AnnotationColumns:
+    """Convert what is not in pixels of the images, and compute what is missing; leave out what nothing determines.
+
+    ``sizes`` are (A, 2) height, width of the images.
+    """
+    is_person = columns.is_used & ~columns.is_crowd
+    is_fraction = convert_keypoints(columns.keypoints, columns.boxes, is_person, sizes, said)
+    columns.keypoints[said.leave_out_few("normalised", is_fraction, columns.ids)] = 0
+    convert_corners(columns.boxes, columns.keypoints, is_person, sizes, said)
+    _unlabel(columns, is_person, sizes, said)
+    _read_outlines(columns, sizes, said)
+    is_empty = _complete_boxes(columns, sizes, said)
+    said.add_rows("left out", "empty-annotation", is_empty, columns.ids)
+    _complete_areas(columns, sizes, is_empty, said)
+    stated = [entry.get("num_keypoints") for entry in columns.entries]
+    counts = columns.num_labelled.tolist()
+    differs = np.array([value is not None and value != count for value, count in zip(stated, counts)], bool)
+    said.add_rows("derived", "num-keypoints", columns.is_used & differs, columns.ids)
+    is_copy = find_copies(columns)
+    said.add_rows("left out", "same-keypoints", is_copy, columns.ids)
+    return columns.select(~(is_empty | is_copy))
 
 
 def _find_categories(entries: Sequence[Entry], categories: Categories, said: Adjustments) -> np.ndarray:
@@ -126,21 +125,21 @@ def _to_column(lists: list[Any], width: int) -> np.ndarray:
     return column
 
 
-def _read_keypoints(people: People, categories: Categories, said: Adjustments) -> Mask:
-    """Fill ``people.keypoints``; (A,) bool: the annotation is used and has a list of them."""
-    counts = np.array([len(category.keypoints) for category in categories.parsed] or [0], int)[people.category_rows]
+def _read_keypoints(columns: AnnotationColumns, categories: Categories, said: Adjustments) -> None:
+    """Fill ``columns.keypoints``."""
+    counts = np.array([len(category.keypoints) for category in categories.parsed] or [0], int)[columns.category_rows]
     # HumanArt has the keypoints of its 21 names in ``keypoints_21``, beside COCO's.
     keys = [f"keypoints_{count}" for count in counts.tolist()]
-    lists = [entry.get(key) or entry.get("keypoints") for entry, key in zip(people.entries, keys)]
-    has_list = people.is_used & np.array([bool(values) for values in lists], bool)
+    lists = [entry.get(key) or entry.get("keypoints") for entry, key in zip(columns.entries, keys)]
+    has_list = columns.is_used & np.array([bool(values) for values in lists], bool)
     most = max((len(categories.parsed[row].keypoints) for row in np.flatnonzero(categories.is_used)), default=1)
-    people.keypoints = np.zeros((len(lists), most, 3))
+    columns.keypoints = np.zeros((len(lists), most, 3))
     is_wrong, is_pair = np.zeros(len(lists), bool), np.zeros(len(lists), bool)
     for count in np.unique(counts[has_list]).tolist():
         rows = np.flatnonzero(has_list & (counts == count))
         values = _to_numbers([lists[row] for row in rows])
         if values is not None and values.shape == (len(rows), 3 * count):  # the usual form, at once
-            people.keypoints[rows, :count] = values.reshape(-1, count, 3)
+            columns.keypoints[rows, :count] = values.reshape(-1, count, 3)
             continue
         for row in rows.tolist():
             values = _to_numbers(lists[row])
@@ -149,63 +148,59 @@ def _read_keypoints(people: People, categories: Categories, said: Adjustments) -
                 continue
             is_pair[row] = values.size == 2 * count
             points = values.reshape(count, -1)
-            people.keypoints[row, :count, : points.shape[1]] = points
+            columns.keypoints[row, :count, : points.shape[1]] = points
             if is_pair[row]:
-                people.keypoints[row, :count, 2] = np.where((points != 0).any(axis=1), 2, 0)
-    said.leave_out_few("keypoint-values", is_wrong, people.ids)
-    said.add_rows("derived", "no-visibility", is_pair, people.ids)
-    is_number = np.asarray((abs(people.keypoints) < MAX_NUMBER).all(axis=2))
-    said.add_rows("derived", "no-number", (~is_number).any(axis=1), people.ids)
-    people.keypoints[~is_number] = 0
-    visibility = people.keypoints[..., 2]
+                columns.keypoints[row, :count, 2] = np.where((points != 0).any(axis=1), 2, 0)
+    said.leave_out_few("keypoint-values", is_wrong, columns.ids)
+    said.add_rows("derived", "no-visibility", is_pair, columns.ids)
+    is_number = np.asarray((abs(columns.keypoints) < MAX_NUMBER).all(axis=2))
+    said.add_rows("derived", "no-number", (~is_number).any(axis=1), columns.ids)
+    columns.keypoints[~is_number] = 0
+    visibility = columns.keypoints[..., 2]
     is_other = ~np.isin(visibility, (0, 1, 2))
-    said.add_rows("derived", "visibility", is_other.any(axis=1), people.ids)
-    people.keypoints[..., 2] = np.where(is_other, 2 * (visibility > 0), visibility)
+    said.add_rows("derived", "visibility", is_other.any(axis=1), columns.ids)
+    columns.keypoints[..., 2] = np.where(is_other, 2 * (visibility > 0), visibility)
     for row, order in categories.orders.items():
-        is_own = people.category_rows == row
-        people.keypoints[is_own, : len(order)] = people.keypoints[is_own][:, order]
-    return has_list
+        is_own = columns.category_rows == row
+        columns.keypoints[is_own, : len(order)] = columns.keypoints[is_own][:, order]
 
 
-def _unlabel(people: People, is_person: Mask, sizes: np.ndarray, said: Adjustments) -> None:
+def _unlabel(columns: AnnotationColumns, is_person: Mask, sizes: np.ndarray, said: Adjustments) -> None:
     """Unlabel single keypoints that are far outside their image, or at (0, 0)."""
-    points = people.keypoints[..., :2]
-    is_at_zero = (people.keypoints[..., 2] > 0) & (points == 0).all(axis=2)
-    said.add_rows("derived", "labelled-at-zero", is_at_zero.any(axis=1), people.ids)
-    people.keypoints[is_at_zero] = 0
-    is_labelled = people.keypoints[..., 2] > 0
+    points = columns.keypoints[..., :2]
+    is_at_zero = (columns.keypoints[..., 2] > 0) & (points == 0).all(axis=2)
+    said.add_rows("derived", "labelled-at-zero", is_at_zero.any(axis=1), columns.ids)
+    columns.keypoints[is_at_zero] = 0
+    is_labelled = columns.keypoints[..., 2] > 0
     limits = sizes[:, None, ::-1]
     distance = np.maximum(-points, points - limits).max(axis=2)
     is_far = is_labelled & (distance > FAR_OUTSIDE * sizes.max(axis=1, keepdims=True, initial=1))
-    # Far outside are only those that do not fit the image as displayed either; ``reader`` turns its size.
-    turned = np.maximum(-points, points - limits[..., ::-1]).max(axis=2)
-    far = is_far.any(axis=1) & ~(turned <= EDGE_MARGIN).all(axis=1, where=is_labelled)
-    is_single = said.leave_out_few("outside", far, people.ids, int(is_person.sum()))
-    people.keypoints[is_far & is_single[:, None]] = 0
+    is_single = said.leave_out_few("outside", is_far.any(axis=1), columns.ids, int(is_person.sum()))
+    columns.keypoints[is_far & is_single[:, None]] = 0
 
 
-def _read_outlines(people: People, sizes: np.ndarray, said: Adjustments) -> None:
-    is_damaged = np.zeros(len(people.entries), bool)
+def _read_outlines(columns: AnnotationColumns, sizes: np.ndarray, said: Adjustments) -> None:
+    is_damaged = np.zeros(len(columns.entries), bool)
     plain_sizes = sizes.tolist()
-    for row in np.flatnonzero(people.is_used).tolist():
-        segmentation = people.entries[row].get("segmentation")
-        people.outlines[row], is_damaged[row] = parse_outline(segmentation, *plain_sizes[row])
-    said.add_rows("derived", "damaged-outline", is_damaged, people.ids)
+    for row in np.flatnonzero(columns.is_used).tolist():
+        segmentation = columns.entries[row].get("segmentation")
+        columns.outlines[row], is_damaged[row] = parse_outline(segmentation, *plain_sizes[row])
+    said.add_rows("derived", "damaged-outline", is_damaged, columns.ids)
 
 
-def _complete_boxes(people: People, sizes: np.ndarray, said: Adjustments) -> Mask:
+def _complete_boxes(columns: AnnotationColumns, sizes: np.ndarray, said: Adjustments) -> Mask:
     """Compute boxes that are missing or empty; (A,) bool: the annotation is used, and nothing determines one."""
-    is_labelled = people.keypoints[..., 2] > 0
-    lacks = people.is_used & ~(people.boxes[:, 2:] > 0).all(axis=1)
-    people.boxes[lacks] = 0
+    is_labelled = columns.keypoints[..., 2] > 0
+    lacks = columns.is_used & ~(columns.boxes[:, 2:] > 0).all(axis=1)
+    columns.boxes[lacks] = 0
     for row in np.flatnonzero(lacks).tolist():
-        people.boxes[row] = _box_of_outline(people.outlines[row], *sizes[row].tolist())
-        if not people.boxes[row].any() and is_labelled[row].any():
-            points = people.keypoints[row, is_labelled[row], :2]
+        columns.boxes[row] = _box_of_outline(columns.outlines[row], *sizes[row].tolist())
+        if not columns.boxes[row].any() and is_labelled[row].any():
+            points = columns.keypoints[row, is_labelled[row], :2]
             low, sides = points.min(axis=0), np.ptp(points, axis=0)
-            people.boxes[row] = *low, *(sides if sides.all() else sides.clip(min=1))
-    has_box = people.boxes.any(axis=1)
-    said.add_rows("derived", "no-box", lacks & has_box, people.ids)
+            columns.boxes[row] = *low, *(sides if sides.all() else sides.clip(min=1))
+    has_box = columns.boxes.any(axis=1)
+    said.add_rows("derived", "no-box", lacks & has_box, columns.ids)
     return lacks & ~has_box
 
 
@@ -219,24 +214,24 @@ def _box_of_outline(outline: Outline, height: int, width: int) -> np.ndarray:
     return np.array(cv2.boundingRect(np.ascontiguousarray(decode_columns(outline, height, width).T)), np.float64)
 
 
-def _complete_areas(people: People, sizes: np.ndarray, is_empty: Mask, said: Adjustments) -> None:
+def _complete_areas(columns: AnnotationColumns, sizes: np.ndarray, is_empty: Mask, said: Adjustments) -> None:
     """Compute areas that are missing, far too small, or those of whole boxes, from outlines or else from boxes."""
-    box_areas = people.boxes[:, 2:].prod(axis=1)
-    is_tiny = people.areas <= np.minimum(TINY_SHARE * box_areas, 1)
-    is_whole = abs(people.areas / box_areas.clip(min=1e-9) - 1) < 1e-3
-    lacks = people.is_used & ~is_empty & ((people.areas == 0) | ((is_tiny | is_whole) & ~people.is_crowd))
-    estimates = estimate_areas(people.boxes, boxes_around(people.keypoints[..., :2], people.keypoints[..., 2] > 0))
+    box_areas = columns.boxes[:, 2:].prod(axis=1)
+    is_tiny = columns.areas <= np.minimum(TINY_SHARE * box_areas, 1)
+    is_whole = abs(columns.areas / box_areas.clip(min=1e-9) - 1) < 1e-3
+    lacks = columns.is_used & ~is_empty & ((columns.areas == 0) | ((is_tiny | is_whole) & ~columns.is_crowd))
+    estimates = estimate_areas(columns.boxes, boxes_around(columns.keypoints[..., :2], columns.keypoints[..., 2] > 0))
     from_outline = np.zeros(len(lacks), bool)
-    before = people.areas.copy()
+    before = columns.areas.copy()
     for row in np.flatnonzero(lacks).tolist():
-        outline = people.outlines[row]
+        outline = columns.outlines[row]
         area = _area_of_outline(outline, *sizes[row].tolist())
         is_box = isinstance(outline, list) and sum(map(len, outline)) <= 2 * RECTANGLE_CORNERS
         from_outline[row] = area > 0 and not (is_box and area > 0.95 * box_areas[row])
-        people.areas[row] = area if from_outline[row] else estimates[row]
-    lacks &= ~people.is_crowd & (people.areas != before)
-    said.add_rows("derived", "outline-area", lacks & from_outline, people.ids)
-    said.add_rows("derived", "box-area", lacks & ~from_outline, people.ids)
+        columns.areas[row] = area if from_outline[row] else estimates[row]
+    lacks &= ~columns.is_crowd & (columns.areas != before)
+    said.add_rows("derived", "outline-area", lacks & from_outline, columns.ids)
+    said.add_rows("derived", "box-area", lacks & ~from_outline, columns.ids)
 
 
 def _area_of_outline(outline: Outline, height: int, width: int) -> float:
@@ -248,13 +243,13 @@ def _area_of_outline(outline: Outline, height: int, width: int) -> float:
     return float(outline[1::2].sum())
 
 
-def find_copies(people: People) -> Mask:
+def find_copies(columns: AnnotationColumns) -> Mask:
     """(A,) bool: people with exactly the keypoints of an earlier one in their image."""
-    is_copy = np.zeros(len(people.entries), bool)
-    is_person = people.is_used & ~people.is_crowd & (people.keypoints[..., 2] > 0).any(axis=1)
+    is_copy = np.zeros(len(columns.entries), bool)
+    is_person = columns.is_used & ~columns.is_crowd & (columns.keypoints[..., 2] > 0).any(axis=1)
     seen: set[tuple[int, bytes]] = set()
     for row in np.flatnonzero(is_person).tolist():
-        copy = int(people.image_rows[row]), people.keypoints[row].tobytes()
+        copy = int(columns.image_rows[row]), columns.keypoints[row].tobytes()
         is_copy[row] = copy in seen
         seen.add(copy)
     return is_copy
