@@ -75,12 +75,11 @@ class Evaluation:
 
     def advise_on_min_score(self) -> str:
         """What to say if ``MIN_SCORE`` leaves out too many people; empty otherwise."""
-        if self.min_score == MIN_SCORE:
-            return ""
-        return (
+        text = (
             f"Scores are low: --min-score {self.min_score:g} gives the best balance of found and wrong ones on these "
             f"images; the default, {MIN_SCORE:g}, leaves out more"
         )
+        return text if self.min_score != MIN_SCORE else ""
 
 
 @run_in_all_processes("ranks", SHARE_TIMEOUT_MINUTES)
@@ -107,12 +106,12 @@ def evaluate(
         output: where to write the predictions, as a COCO results file.
         overwrite: replace ``output`` if it exists. An input is never replaced.
         image_ids: evaluate only these images, each once.
-        exif_frame: frame of the annotations where an image's EXIF orientation and size leave it open. Images are read
-            upright, and predictions are in pixels of the displayed image.
+        exif_frame: frame of the annotations where an image's EXIF orientation and size leave it open. Predictions are
+            in pixels of the displayed image.
         progress: whether to show a progress bar.
         ranks: the processes that share the images; None means those of the process group that exists, or that a
-            launcher has started, which all call this function. Rank 0 writes the predictions and returns the metrics,
-            and the others return None. ``Ranks()`` is this process alone.
+            launcher has started, which all call this function. Rank 0 writes and returns what is found, the others
+            return None. ``Ranks()`` is this process alone.
         options: those of ``Predictor``. ``amp`` is "off" by default, float32, and ``backend`` PyTorch for a
             checkpoint, so that the AP is the same on every machine.
 
@@ -283,13 +282,15 @@ def _choose_min_score(evaluation: COCOeval) -> float:
     any_size = evaluation.params.areaRng[0]
     images = [image for image in evaluation.evalImgs if image is not None and image["aRng"] == any_size]
     num_people = sum(int(np.sum(np.logical_not(image["gtIgnore"]))) for image in images)
-    found = [  # scores, and whether there is such a person
-        (score, match > 0)
-        for image in images
-        for score, match, ignored in zip(image["dtScores"], image["dtMatches"][0], image["dtIgnore"][0])
-        if not ignored
-    ]
-    found.sort(reverse=True)
+    found = sorted(  # scores, and whether there is such a person
+        (
+            (score, match > 0)
+            for image in images
+            for score, match, ignored in zip(image["dtScores"], image["dtMatches"][0], image["dtIgnore"][0])
+            if not ignored
+        ),
+        reverse=True,
+    )
     num_right = np.cumsum([is_right for _, is_right in found])
     if not len(found) or not num_right[-1]:
         return MIN_SCORE

@@ -60,7 +60,7 @@ class Letterbox:
 
     @property
     def image_cells(self) -> tuple[int, int]:
-        """Rows and columns of map cells that show the image; the rest is padding."""
+        """Rows and columns of map cells that show the image."""
         height, width = self.resized
         return -(-height // MAP_STRIDE), -(-width // MAP_STRIDE)  # rounded up
 
@@ -198,18 +198,11 @@ class PendingMaps(NamedTuple):
     """Wait for the device, on any thread, and return (C, h, w) float32 of each image, in its ``decoded_cells``."""
 
 
-def prepare_inputs(
-    network: MapFunction,
-    images: Sequence[np.ndarray],
-    scales: Sequence[float],
-    letterbox_of: Callable[[tuple[int, int], float], Letterbox],
-) -> InputBatch:
-    """Resize and pad (H, W, 3) BGR uint8 images, whose network inputs have the same size.
-
-    ``letterbox_of`` is that of an image of (height, width) at an inference scale.
-    """
-    image_sizes = [(image.shape[0], image.shape[1]) for image in images]
-    counts = Counter(tuple(letterbox_of(size, scale) for size in image_sizes) for scale in sorted(scales, reverse=True))
+def prepare_inputs(network: MapFunction, images: Sequence[np.ndarray], settings: InferenceConfig) -> InputBatch:
+    """Resize and pad (H, W, 3) BGR uint8 images, whose network inputs have the same size."""
+    sizes = [(image.shape[0], image.shape[1]) for image in images]
+    scales = sorted(settings.scales, reverse=True)
+    counts = Counter(tuple(Letterbox.fit(size, settings, scale) for size in sizes) for scale in scales)
     inputs = []
     for letterboxes in counts:
         shape = (len(images), *letterboxes[0].padded, 3)

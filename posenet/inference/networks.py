@@ -150,7 +150,7 @@ class TorchNetwork:
     ``CheckpointError`` if a parameter is not finite.
     """
 
-    def __init__(self, network: nn.Module, device: torch.device | str | None, amp: Amp) -> None:
+    def __init__(self, network: nn.Module, device: torch.device | str, amp: Amp) -> None:
         import torch
 
         from posenet.checkpoints.weights import require_usable_weights
@@ -159,8 +159,7 @@ class TorchNetwork:
         # Only parameters, and only numbers: other tensors of a module can have any type and any meaning.
         numbers = {name: value for name, value in network.named_parameters() if value.is_floating_point()}
         require_usable_weights(numbers, "the network")
-        weight = next(network.parameters(), torch.empty(0))
-        self.device = weight.device if device is None else torch.device(device)
+        self.device = torch.device(device)
         self.amp = amp
         self.network: Any = network.to(self.device).eval()
         self.on_device = self.device.type != "cpu"

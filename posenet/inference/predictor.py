@@ -51,9 +51,7 @@ class Predictor:
         network: what finds people: by default the published weights. A checkpoint, ours or a published one; an exported
             file, which ends in ``.onnx`` and needs no PyTorch; or the name of published weights such as "simplepose",
             which are downloaded once. Or a module of PyTorch with a method ``heatmaps``: (N, 3, H, W) float32 BGR 0-1
-            to (N, C, H/4, W/4); its input has the channels-last memory format if its attribute ``channels_last`` exists
-            and is true. Or any function that computes the maps of images; see
-            ``posenet.inference.networks.MapFunction``.
+            to (N, C, H/4, W/4). Or any function like ``posenet.inference.networks.MapFunction``.
         settings: ``inference`` section of the configuration; None is that of ``config``.
         config: replaces the configuration in a checkpoint; an exported file has its own. For a module or a function,
             None is the defaults.
@@ -71,8 +69,7 @@ class Predictor:
 
     Raises:
         CheckpointError: the file is damaged or does not fit the network.
-        ConfigError: the device is unknown, a package is missing, the backend cannot run the file, an override is
-            unknown or out of range, or ``network`` is none of the above.
+        ConfigError: an argument is none of the above or out of range, or a package is missing.
     """
 
     def __init__(
@@ -133,14 +130,12 @@ class Predictor:
 
         Args:
             image: an image file, as its path, its address (http, https, data), its bytes or an open file, or a PIL
-                image, which are read upright as their EXIF data say; or an array: (H, W, 3) uint8, BGR as
-                ``cv2.imread`` returns it. Grey images, images with alpha and 16-bit images are converted. Or a list of
-                them, for a list of results (see ``stream``).
+                image, which are read upright; or an array: (H, W, 3) uint8, BGR as ``cv2.imread`` returns it. Grey
+                images, images with alpha and 16-bit images are converted. Or a list of them, for a list of results.
             channels: "rgb" for an array with the colours in that order. Files and PIL images state theirs.
 
         Raises:
-            DataError: the single image cannot be read, or the object is not an image; or the network has computed
-                values that are NaN or infinite.
+            DataError: the single image cannot be read or is none; or the network has computed NaN or infinite values.
         """
         if isinstance(image, (list, tuple)):
             return list(self.stream(image, channels))
@@ -208,7 +203,7 @@ class Predictor:
 
     def prepare_inputs(self, images: Sequence[np.ndarray]) -> InputBatch:
         """Resize and pad (H, W, 3) BGR uint8 images; their network inputs must have the same size."""
-        return prepare_inputs(self.network, images, self.settings.scales, self.letterbox)
+        return prepare_inputs(self.network, images, self.settings)
 
     def start_network(self, batch: InputBatch) -> PendingMaps:
         """Start to compute the maps of a batch; with ``keep_maps``, also person mask and keypoint foreground."""
@@ -224,8 +219,8 @@ class Predictor:
         """The people in each frame, with keypoints in its pixels, for the maps that ``pending.wait`` has returned."""
         results = []
         for frame, letterbox, maps in zip(frames, pending.letterboxes, maps_of_images):
-            # ``min_score`` applies to people as they are found. The decoder's own limit, which is lower, applies before
-            # people share keypoints, and so another one would change who gets which.
+            # The decoder's own limit, which is lower, applies before people share keypoints, and so another one would
+            # change who gets which.
             people = decode(maps, keypoint_threshold=self.settings.keypoint_threshold, skeleton=self.skeleton)
             kept = [person for person in people if person.score >= self.min_score]
             rows, columns = letterbox.image_cells
@@ -286,7 +281,6 @@ def _network_in_memory(
     amp: Amp | Literal["auto"] | None,
     backend: BackendName,
 ) -> MapFunction:
-    """What computes the maps with a module or a function; ``ConfigError`` if ``network`` is neither."""
     if backend not in ("auto", "torch"):
         raise ConfigError(f"backend {backend!r} runs files; give the path of the checkpoint instead of the network")
     if not callable(network):

@@ -71,7 +71,6 @@ def decode(
         People, highest score first, with keypoints in pixels of the network input. ``assemble_people`` states their
         score. Two people can have the same keypoint where theirs coincide (``complete_people``). If the skeleton has a
         layout, keypoints with low scores are moved from their peak towards where the rest of their person suggests.
-        In maps of noise, time and memory are limited in proportion to the size of the maps; see ``candidates``.
 
     Raises:
         ValueError: the shape or the type of the maps does not fit, or an argument is out of range.
@@ -120,8 +119,7 @@ def assemble_people(
     pose_model: PoseModel | None,
     skeleton: Skeleton,
 ) -> list[Person]:
-    """The people that candidates and limbs make, ``max_people`` at most. Other arguments and the result are those of
-    ``decode``. Without a ``pose_model``, as for maps of noise, limbs alone make them.
+    """The people that candidates and limbs make; without a ``pose_model``, as for maps of noise, limbs alone.
 
     A person with n of K keypoints, of scores s_i, without those that ``complete_people`` adds, has the score
 

@@ -35,23 +35,21 @@ FLOAT_CONVOLUTIONS = 2
 
 
 class ImagesToMaps(nn.Module):
-    """The exported computation."""
+    """The exported computation: (N, H, W, 3) uint8 BGR, H and W multiples of 64, to (N, C, H/4, W/4) float32."""
 
     def __init__(self, network: nn.Module, upsample_first: bool) -> None:
         super().__init__()
         self.network = FusedNetwork(network, "off", upsample_first)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(N, H, W, 3) uint8 BGR, with H and W multiples of 64, to (N, C, H/4, W/4) float32."""
         return self.network.heatmaps(images_to_input(images))
 
 
 def build_onnx(network: nn.Module, config: Config, *, for_quantization: bool = False) -> onnx.ModelProto:
-    """An ONNX model of a copy of a network for any batch size, height and width; images and maps are as in ``forward``.
+    """An ONNX model of a copy of a network, with ``INPUT`` and ``OUTPUT``, for any batch size, height and width.
 
-    What prediction needs of the configuration, which is that of the network, is stored in the model.
-    ``for_quantization`` enlarges maps before they are convolved; the result is the same. ``ConfigError`` if a package
-    is missing.
+    What prediction needs of the configuration is stored in the model. ``for_quantization`` enlarges maps before they
+    are convolved; the result is the same. ``ConfigError`` if a package is missing.
     """
     require_packages("onnx")
     import onnx
@@ -83,10 +81,7 @@ def build_onnx(network: nn.Module, config: Config, *, for_quantization: bool = F
 
 
 def read_calibration_images(files: Sequence[Path], prepare: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
-    """Read at most ``CALIBRATION_IMAGES`` images from all parts of a list, as network inputs (H, W, 3) uint8 BGR.
-
-    ``prepare`` resizes and pads an image for the network; see ``Predictor.letterbox``.
-    """
+    """Read at most ``CALIBRATION_IMAGES`` from all parts of a list; ``prepare`` resizes and pads each."""
     count = min(len(files), CALIBRATION_IMAGES)
     positions = np.linspace(0, len(files) - 1, count).round().astype(int)
     return [prepare(read_image(files[position])) for position in positions]
@@ -95,8 +90,6 @@ def read_calibration_images(files: Sequence[Path], prepare: Callable[[np.ndarray
 def quantize_onnx(model: onnx.ModelProto, config: Config, images: Sequence[np.ndarray]) -> onnx.ModelProto:
     """A model in which all convolutions but the last ``FLOAT_CONVOLUTIONS`` are in 8-bit integers.
 
-    Weights have a scale for each output channel. Inputs have one scale, from their smallest to their largest value on
-    the calibration images. ONNX Runtime's quantizer writes QuantizeLinear and DequantizeLinear before the convolutions.
     Weights are between -64 and 64: on x86 processors without VNNI, the sum of two products of an 8-bit input and a
     weight has to fit into 16 bits, and larger ones would be cut off without a word.
 
@@ -148,7 +141,7 @@ def quantize_onnx(model: onnx.ModelProto, config: Config, images: Sequence[np.nd
 
 
 def _describe(model: onnx.ModelProto, config: Config, precision: str) -> None:
-    """State who has written a model, what it computes, and the settings that are needed to use it."""
+    """Write into a model who has written it, what it computes, and the settings that are needed to use it."""
     import onnx
 
     model.producer_name = "posenet"
@@ -161,10 +154,7 @@ def _describe(model: onnx.ModelProto, config: Config, precision: str) -> None:
 
 
 def describe_config(config: Config, precision: str) -> dict[str, str]:
-    """The properties of a file with convolutions in float32 or int8: what prediction needs of the configuration.
-
-    ``read_config`` does not need the entries from ``colours`` to ``channels``: they are for other programs.
-    """
+    """The properties of a file with convolutions in float32 or int8; other programs need some of the entries."""
     tables = config_to_dict(config)
     stored: dict[str, Any] = {
         "precision": precision,

@@ -153,14 +153,10 @@ class FrameSelection:
 
     def __post_init__(self) -> None:
         """Raise ``ConfigError`` if a value selects no frame of any video."""
-        is_possible = {
-            "start": 0 <= self.start < math.inf,
-            "duration": self.duration >= 0,
-            "stride": isinstance(self.stride, numbers.Integral) and self.stride >= 1,
-        }
-        for name, is_right in is_possible.items():
-            if not is_right:
-                raise ConfigError(f"{name} {getattr(self, name)} selects no frame; give seconds >= 0, a stride >= 1")
+        is_stride = isinstance(self.stride, numbers.Integral) and self.stride >= 1
+        if not (0 <= self.start < math.inf and self.duration >= 0 and is_stride):
+            values = f"start {self.start}, duration {self.duration} and stride {self.stride}"
+            raise ConfigError(f"{values} select no frame; give seconds >= 0, and a stride >= 1")
         object.__setattr__(self, "stride", int(self.stride))  # also of NumPy's numbers, which are no JSON
 
 

@@ -26,7 +26,7 @@ from posenet.messages import to_single_line
 MAX_MISSING_SHARE = 0.05
 """Share of its length that may be missing at the end of a video: lengths in headers are rough."""
 MAX_MISSING_FRAMES = 3
-"""So many frames may be missing too, also if they are more than that share. A video that lacks more was cut off."""
+"""So many frames may be missing too, also if they are more than that share."""
 SAME_TIME = 1e-6
 """Times that differ by no more seconds are the same: they are sums and quotients, and rounded."""
 CODEC = "libx264"
@@ -97,7 +97,7 @@ class PyAVReader:
         self._stream.thread_type = "SLICE" if is_direct else "AUTO"
         self._frame: av.VideoFrame
         self._packet: Packet[Any] | None = None
-        # The one that PyAV keeps for each thread has threads that a forked process lacks, and would wait for forever.
+        # PyAV's own, one for each thread, has threads that a forked process lacks, and would wait for forever.
         self._reformatter = VideoReformatter()
         # AVI has no times, and FFmpeg's are wrong if frames are not stored in order: frames follow at a constant rate.
         self._has_times = self._container.format.name != "avi"
@@ -298,20 +298,14 @@ def _display_matrix(frame: av.VideoFrame, packet: Packet[Any] | None) -> list[li
     try:
         matrix: Any = frame.side_data.get("DISPLAYMATRIX")
     except ValueError:  # PyAV 18 has no name for EXIF data, nor for others of FFmpeg 8
-        return _ORIENTATIONS[_orientation(frame, packet)]
+        data = np.frombuffer(b"" if packet is None else bytes(packet), np.uint8)
+        if is_jpeg(data) or data[:4].tobytes() == b"\x89PNG":
+            return _ORIENTATIONS[parse_header(data).orientation]
+        return _ORIENTATIONS[{0: 1, 180: 3, 90: 8, -90: 6}.get(frame.rotation, 1)]
     if matrix is None:
-        return [[1, 0], [0, 1]]
+        return _ORIENTATIONS[1]
     rows: list[list[int]] = np.frombuffer(matrix, np.int32).reshape(3, 3)[:2, :2].tolist()
     return rows
-
-
-def _orientation(frame: av.VideoFrame, packet: Packet[Any] | None) -> int:
-    """The EXIF orientation of a frame: that of its packet, if it is an image file, or the turn that FFmpeg states."""
-    if packet is not None:
-        data = np.frombuffer(bytes(packet), np.uint8)
-        if is_jpeg(data) or data[:4].tobytes() == b"\x89PNG":
-            return parse_header(data).orientation
-    return {0: 1, 180: 3, 90: 8, -90: 6}.get(frame.rotation, 1)
 
 
 def _time_shown(packet: Packet[Any]) -> float:

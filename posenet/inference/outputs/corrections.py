@@ -74,17 +74,13 @@ def choose_format(path: Path, sources: Iterable[Source], format: CorrectionForma
         reason = f"format={format}" if format else f"{path}"
         raise ConfigError(f"{reason} is no format for corrections; end the name with {', '.join(SUFFIXES)}")
     if chosen == "sleap":
-        _import_sleap_io()
+        from posenet.annotations.importing.sleap import require_sleap_io  # reading annotations needs other packages
+
+        require_sleap_io()
     for source in sources if chosen != "sleap" else ():
         if source.kind != "image":  # only SLEAP takes a video
             raise DataError(f"{source.name} is no single image; export it to .slp, or predict its frames as images")
     return chosen
-
-
-def _import_sleap_io() -> Any:
-    from posenet.annotations.importing.sleap import require_sleap_io  # reading annotations needs other packages
-
-    return require_sleap_io()
 
 
 @contextlib.contextmanager
@@ -167,7 +163,8 @@ def _add_label(labels: ElementTree.Element, name: str, type: str, **others: str)
 
 def _write_sleap(path: Path, skeleton: Skeleton, found: Sequence[Found]) -> None:
     """Labels of SLEAP, which can be moved at once. Images of one size are a video of their own."""
-    sleap_io = _import_sleap_io()
+    import sleap_io
+
     names = list(skeleton.file_names)
     shown_as = dict(zip(skeleton.file_keypoints, names))
     shape = sleap_io.Skeleton(nodes=[sleap_io.Node(name) for name in names], name=skeleton.category)

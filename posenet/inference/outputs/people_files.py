@@ -293,11 +293,10 @@ class LinesFile:
                 yield line, self._parse(number, line)
 
     def _parse(self, number: int, line: bytes) -> Record:
-        with contextlib.suppress(ValueError, RecursionError):
-            record: Any = json.loads(line)
-            has_content = isinstance(record, dict) and ("people" in record or "frames" in record)
-            if has_content and isinstance(record.get("file_name"), str):
-                return dict(record)
+        with contextlib.suppress(ValueError, RecursionError, TypeError, KeyError):
+            record: Record = json.loads(line)
+            if isinstance(record["file_name"], str) and record.keys() & {"people", "frames"}:
+                return record
         raise DataError(
             f"line {number} of {self.path} is not one of a prediction that can be continued; choose another name, or "
             "start again without resume=True"
