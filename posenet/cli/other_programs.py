@@ -8,7 +8,8 @@ from dataclasses import fields
 from posenet.settings import Config
 
 OTHER_TOOLS = {
-    **dict.fromkeys(["detect", "inference", "infer", "pose"], "predict"),
+    "pose": "predict, train or evaluate",
+    **dict.fromkeys(["detect", "inference", "infer"], "predict"),
     **dict.fromkeys(["val", "validate", "eval", "test"], "evaluate"),
     "track": "predict --track",
     "export": "export-onnx",

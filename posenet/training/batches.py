@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from posenet.data.dataset import Batch, PoseDataset, training_set
 from posenet.data.loader import BatchLoader
-from posenet.data.sampler import TrainSampler, ValidationSampler
+from posenet.data.sampler import TrainSampler, validation_batches
 from posenet.data.store_list import StoreList
 from posenet.devices.device import supports_pinned_memory
 from posenet.devices.parallel import Runtime
@@ -137,5 +137,5 @@ def make_step_batches(config: Config, store: StoreList, runtime: Runtime) -> Ste
 def make_validation_loader(config: Config, store: StoreList, runtime: Runtime) -> BatchLoader:
     """The validation batches of this rank, without augmentation."""
     dataset = PoseDataset(store, config.train.size, config.data.framing)
-    sampler = ValidationSampler(len(dataset), config.train.batch_size, runtime.rank, runtime.world_size)
+    sampler = validation_batches(len(dataset), config.train.batch_size, runtime.rank, runtime.world_size)
     return BatchLoader(dataset, sampler, config.data.workers, supports_pinned_memory(runtime.device))

@@ -30,7 +30,7 @@ from posenet.skeleton import COCO
 from posenet.training.annotations_to_stores import SKELETON_FILE, StorePlan, update_stores
 from posenet.training.find_annotations import find_annotations
 from posenet.training.run_settings import RUNS_FOLDER, name_of_run, require_weights_to_train
-from posenet.visualization.label_sheet import draw_label_sheet
+from posenet.visualization.sheets import draw_label_sheet
 
 SOURCE_FILE = "source.txt"
 """File with the path of the annotation file with which the run has begun."""
