@@ -213,7 +213,7 @@ def test_a_run_stops_early_without_better_scores_and_keeps_the_best_checkpoint(
     # One step an epoch; the validation loss grows, so that it cannot be what is compared.
     settings += ["train.batch_size=14", "optim.warmup_epochs=0"]
     result = train_tiny(stores, tmp_path, *settings, runtime=ScoredRuntime(scores))
-    assert (result.epochs, result.finished, result.best) == (4, False, {"AP": 0.4})
+    assert (result.epochs, result.finished, result.stopped_early, result.best) == (4, False, True, {"AP": 0.4})
     state = read_checkpoint(tmp_path / "best.pth")
     assert (state["progress"]["epoch"], state["progress"]["best"]) == (2, 0.4)
     assert state["config"]["optim"]["warmup_epochs"] == 0, "as it was set"
@@ -334,6 +334,7 @@ def test_a_run_gives_back_what_it_changes_in_its_process(
 ) -> None:
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # which train.deterministic leaves behind, as it says
     train_tiny(stores, tmp_path / "warm-up", max_steps=1)  # which imports all packages
+    torch.manual_seed(123)
     before = state_of_process()
     train_tiny(stores, tmp_path / "run", "train.deterministic=true", "train.epochs=1")
     with pytest.raises(ConfigError):
