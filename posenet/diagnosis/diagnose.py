@@ -223,8 +223,8 @@ def _correct(
     in_turn["background"] = ranked.precision()
     alone["background"] = replace(outcome, counted=outcome.correct).precision()
     for precision, before in ((in_turn, ranked), (alone, outcome)):
-        precision[MISSED_AT_50] = before.precision_without(before.missed & before.missed[0])
-        precision["missed"] = before.precision_without(before.missed)
+        precision[MISSED_AT_50] = before.precision(before.missed & before.missed[0])
+        precision["missed"] = before.precision(before.missed)
     return in_turn, alone
 
 
