@@ -187,6 +187,11 @@ def test_results_without_people_miss_everybody(drawn: dict[str, Any], drawn_file
     assert diagnosis.missed_by_threshold == [len(people_of(drawn))] * 10
     assert diagnosis.background_by_threshold == [0] * 10
     assert diagnosis.costs == diagnosis.alone == {**dict.fromkeys(CORRECTIONS, 0.0), "missed": 1.0}
+    [far, *_] = perfect_results(drawn)
+    far["keypoints"] = [value + 5000 for value in far["keypoints"]]
+    diagnosis = run(drawn_file, [far])
+    assert diagnosis.alone["missed"] == 0, "a false positive is left, and nobody to be found"
+    assert diagnosis.corrected["background"] == 0 and diagnosis.corrected["missed"] == 1
 
 
 def test_a_file_of_images_alone_is_refused_with_the_remedy(drawn: dict[str, Any], tmp_path: Path) -> None:
