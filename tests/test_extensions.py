@@ -222,7 +222,9 @@ class TestLoss:
             train_tiny(stores, tmp_path / "run", "loss.function=own_loss:absolute", runtime=runtime, max_steps=1)
 
         errors = errors_in_processes(2, tmp_path / "results", check)
-        assert errors[0].startswith("ConfigError: the processes differ in the code of loss.function: own_loss:absolute")
+        assert errors[0].startswith(
+            "ConfigError: the processes differ in the code of loss.function: 'own_loss:absolute"
+        )
         assert errors[1].startswith("OtherRankError: ")
 
     def test_the_guard_forgets_losses_of_other_code(self, folder: Path, stores: Stores, tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def _report(args: argparse.Namespace, adjustments: Adjustments, prints: bool = T
 
 
 def _import(args: argparse.Namespace) -> None:
-    from posenet.annotations.importing.formats import Options, read_source, recognise
+    from posenet.annotations.importing.formats import read_annotations
     from posenet.annotations.importing.yolo_pose import label_path
 
     output, splits = args.output, args.split or ["train"]
@@ -152,16 +152,17 @@ def _import(args: argparse.Namespace) -> None:
         raise DataError(f"{len(splits)} splits do not fit into standard output; name a file with --output")
     outputs = [output] if len(splits) == 1 else [output.with_stem(f"{output.stem}_{split}") for split in splits]
     check_outputs(outputs, input_files(args), overwrite=args.overwrite)
-    format_, source = recognise(find_annotations(args.source, None)[0] if args.source.is_dir() else args.source)
-    if args.split is not None and not format_.has_splits:
-        raise DataError(
-            f"{args.source} has no splits, which only YOLO-pose has; leave out --split (annotations split divides)"
-        )
+    source = find_annotations(args.source, None)[0] if args.source.is_dir() else args.source
     for split, path in zip(splits, outputs):
         is_printed = is_standard_output(path)
-        frames = None if is_printed else path.with_name(f"{path.stem}_frames")
-        options = Options(args.images, split, args.keypoints, args.part, frames)
-        content, folder, notes = read_source(format_, source, options)
+        content, folder, notes = read_annotations(
+            source,
+            images=args.images,
+            split=split if args.split else None,
+            keypoints=args.keypoints,
+            part=args.part,
+            frames=None if is_printed else path.with_name(f"{path.stem}_frames"),
+        )
         file = read_annotation_file(args.source, folder=folder, document=content)
         file.adjustments.refuse(args.source)
         images = [folder / image.file_name for image in file.images]

@@ -21,7 +21,7 @@ from posenet.cli.predictor_options import requested_config
 from posenet.errors import ConfigError
 from posenet.files import check_outputs, is_standard_output, write_atomically
 from posenet.images import find_images
-from posenet.inference.exports.exported_file import INPUT, OUTPUT, require_packages
+from posenet.inference.exports.runtimes import INPUT, OUTPUT, require_packages
 from posenet.inference.networks import is_exported_file
 from posenet.inference.predictor import Predictor
 

@@ -116,7 +116,7 @@ def test_keypoints_are_those_that_were_labelled(
 def test_yolo_pose_is_recognised(tmp_path: Path) -> None:
     pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'simplepose[yolo]'")
     path = write(tmp_path, write_yolo_pose)
-    assert recognise(path)[0].has_splits
+    assert recognise(path)[0].name == "YOLO-pose"
     assert compare(read_annotations(path)) == 3
 
 
