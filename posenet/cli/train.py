@@ -52,9 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--images", metavar="DIR", help="folder of the images; by default, looked for beside the annotations"
     )
     group.add_argument(
-        "--val",
-        metavar="FILE",
-        help="annotations for validation; by default, those of the data set, or a split",
+        "--val", metavar="FILE", help="annotations for validation; by default, those of the data set, or a split"
     )
     group.add_argument("--val-images", metavar="DIR", help="folder of their images; by default, --images")
     add_switch(
