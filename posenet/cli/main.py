@@ -117,7 +117,7 @@ def run_tool(name: str, argv: Sequence[str] | None = None, prog: str | None = No
     Option names may be written with ``-`` or ``_``. ``prog`` is the name in messages; by default, that of the script.
     """
     replace_closed_streams()
-    # OpenCV, which is not imported yet, would write lines of its own about files that it cannot read: errors name these.
+    # OpenCV, which is not imported yet, would write lines of its own about files that it cannot read.
     os.environ.setdefault("OPENCV_LOG_LEVEL", "SILENT")
     program = Path(sys.argv[0]).name if prog is None else prog
     arguments = with_dashes(sys.argv[1:] if argv is None else argv)
