@@ -331,7 +331,7 @@ def test_the_tools_have_few_flags(capsys: Capture) -> None:
     [
         "train-distributed --local_rank=0",  # as torch.distributed.launch writes it
         "train-parallel --local-rank=0",
-        "train --no-resume --no-sync-bn --opt-level O0",
+        "train --no-sync-bn --loss-scale 128",
         "train --freeze --amp -f 5 -w",  # switches in recipes for Apex
     ],
 )

@@ -26,15 +26,9 @@ from tests.helpers.accelerators import check_simulation
 from tests.helpers.process_groups import free_port
 
 SMALL_NETWORK = (
-    "model.stacks=1",
-    "model.width=16",
-    "model.growth=8",
-    "model.conv_std=0.05",
-    "train.input_size=64",
-    "train.batch_size=2",
-    "train.amp='off'",
-    "train.channels_last=false",
-)
+    "model.stacks=1 model.width=16 model.growth=8 model.conv_std=0.05 train.input_size=64 train.batch_size=2 "
+    "train.amp='off' train.channels_last=false"
+).split()
 FROZEN_NORM = "train.freeze=['*.norm.*']"
 """Without it, results of several steps cannot be compared: BatchNorm over the few cells of a small network multiplies
 rounding errors in every layer, and two correct devices would agree to two digits only."""
