@@ -311,9 +311,8 @@ def export_weights(source: str | Path, output: str | Path, *, overwrite: bool = 
     """Write the weights of a checkpoint with the published names, in the dictionary that the authors' code reads.
 
     Only weights are exported: ``optimizer_weight`` is empty, ``train_loss``, the best loss so far, is infinite, and
-    ``epoch`` is 0.
-    ``CheckpointError`` if the network does not predict the published maps, or a file cannot be read or written;
-    ``DataError`` if the output is the source, or exists without ``overwrite``.
+    ``epoch`` is 0. ``CheckpointError`` if the network does not predict the published maps, or a file cannot be read or
+    written; ``DataError`` if the output is the source, or exists without ``overwrite``.
     """
     source = find_weights(source)
     check_outputs([output], [source], overwrite=overwrite)
