@@ -39,7 +39,7 @@ def test_a_run_that_can_start_leaves_no_trace(weights: str) -> None:
         (['data.train=[{path="*.h5"}]'], "*.h5"),
         ([STORE, "data.val=b.h5"], "b.h5"),
         ([STORE, "train.teacher=missing.pth"], "missing.pth"),
-        ([STORE, "train.weights=old"], "old is a folder"),
+        ([STORE, "train.weights=old"], "there is old/last.pth"),
         ([STORE, "train.epoch=3"], "train.epochs"),
     ],
 )
