@@ -145,6 +145,8 @@ def run(args: argparse.Namespace) -> int:
 
 def check_flags(args: argparse.Namespace) -> None:
     """Refuse missing annotations, and wrong settings and missing files of a new run, before PyTorch is imported."""
+    if args.data is not None and not isinstance(args.resume, bool):  # before --nproc prepares the data, maybe for long
+        raise ConfigError("with annotations, a run continues in its folder; leave out resume=PATH")
     if args.data is not None:
         from posenet.training.find_annotations import find_annotations
 
