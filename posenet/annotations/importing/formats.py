@@ -170,6 +170,11 @@ def _is_list(source: Source, *keys: str) -> bool:
     return isinstance(source.content, list) and bool(source.content) and _has_keys(source.content[0], *keys)
 
 
+def _is_labelme(source: Source) -> bool:
+    files = source.content.values() if source.kind == "json files" else [source.content]
+    return all(map(is_labelme, files))
+
+
 def _is_interhand(source: Source) -> bool:
     annotations = source.content.get("annotations") if isinstance(source.content, dict) else None
     first = annotations[0] if isinstance(annotations, list) and annotations else None
@@ -179,14 +184,7 @@ def _is_interhand(source: Source) -> bool:
 FORMATS = (
     Format("YOLO-pose", lambda source: source.kind == "yaml", import_yolo_pose),
     Format("Label Studio", lambda source: _is_list(source, "data"), import_label_studio),
-    Format(
-        "Labelme",
-        lambda source: (
-            is_labelme(source.content)
-            or (source.kind == "json files" and all(map(is_labelme, source.content.values())))
-        ),
-        import_labelme,
-    ),
+    Format("Labelme", _is_labelme, import_labelme),
     Format("CVAT", lambda source: source.kind == "xml" and source.content.tag == "annotations", import_cvat),
     Format("PoseTrack18", lambda source: source.kind == "json files", import_posetrack),
     Format("OCHuman", lambda source: _has_keys(source.content, "images", "keypoint_names"), import_ochuman),
