@@ -18,7 +18,7 @@ from typing import Any
 from posenet.annotations.adjustments import Adjustments
 from posenet.annotations.coco import AnnotationFile, describe_counts, list_image_files
 from posenet.annotations.reader import read_annotation_file
-from posenet.annotations.skeleton_draft import draft_skeleton
+from posenet.annotations.skeleton_draft import COMMENTS, draft_skeleton
 from posenet.annotations.split import split_annotations
 from posenet.cli.logging_setup import print_message
 from posenet.cli.options import (
@@ -210,8 +210,7 @@ def _skeleton(args: argparse.Namespace) -> None:
 
         skeleton = stored_config(args.source).model.skeleton
     else:
-        draft = draft_skeleton(args.source, args.category)
-        skeleton, comments = draft.skeleton, draft.comments
+        skeleton, comments = draft_skeleton(args.source, args.category).skeleton, COMMENTS
     write_atomically(args.output, skeleton_to_toml(skeleton, comments).encode())
     if not is_standard_output(args.output):
         use = f"build-hdf5 --skeleton {args.output} and train --set model.skeleton={args.output}"

@@ -23,7 +23,7 @@ from posenet.annotations.copies import groups_of_copies
 from posenet.annotations.main_persons import describe_others, select_main_persons
 from posenet.annotations.people import people_of
 from posenet.annotations.reader import read_annotation_file
-from posenet.annotations.skeleton_draft import SkeletonDraft, draft_skeleton
+from posenet.annotations.skeleton_draft import COMMENTS, SkeletonDraft, draft_skeleton
 from posenet.data.build import build_store
 from posenet.data.inspection import find_stored_files
 from posenet.data.store_list import count_background, open_data_sets
@@ -256,16 +256,16 @@ def _draft(file: AnnotationFile) -> SkeletonDraft:
         text = "Only %s is trained, not %s, which have other keypoints; to choose: annotations skeleton --category NAME"
         _log.warning(text, ranked[0].name, list_names(list(dict.fromkeys(others))))
     if draft.skeleton.file_names == COCO.file_names:
-        coco = dataclasses.replace(COCO, category_id=draft.skeleton.category_id)
-        return dataclasses.replace(draft, skeleton=coco, comments={})
+        return draft._replace(skeleton=dataclasses.replace(COCO, category_id=draft.skeleton.category_id))
     return draft
 
 
 def _write_draft(draft: SkeletonDraft, output: Path, warnings: list[str]) -> None:
     """Write the drafted skeleton, and log what it has."""
     skeleton = draft.skeleton
-    write_atomically(output, skeleton_to_toml(skeleton, draft.comments).encode())
-    if skeleton == COCO:
+    is_coco = skeleton == COCO
+    write_atomically(output, skeleton_to_toml(skeleton, {} if is_coco else COMMENTS).encode())
+    if is_coco:
         _log.info("Skeleton: that of COCO")
         return
     counts = pluralize(skeleton.num_keypoints, "keypoint"), pluralize(skeleton.num_parts, "part")
