@@ -214,15 +214,16 @@ def _draw_parts(category: Category, left_right: Sequence[Pair], joints: np.ndarr
     known = known_edges(names, category.name)
     edges = [(names[a], names[b]) for a, b in category.edges]
     parts = _with_mirror_images(edges or known, left_right)
-    component = {name: group for group, members in enumerate(connected_components(names, parts)) for name in members}
+
+    def component_of() -> dict[str, int]:
+        return {name: group for group, own in enumerate(connected_components(names, parts)) for name in own}
+
+    component = component_of()
     for a, b in itertools.chain(known, _by_length(names, joints)):
         if component[a] != component[b]:
-            added = _with_mirror_images([(a, b)], left_right)
-            parts += added
-            for first, second in added:
-                joined = component[second]
-                component = {name: component[first] if group == joined else group for name, group in component.items()}
-            if len(set(component.values())) == 1:
+            parts += _with_mirror_images([(a, b)], left_right)
+            component = component_of()
+            if not any(component.values()):
                 break
     return parts
 

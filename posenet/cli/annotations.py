@@ -17,6 +17,7 @@ from typing import Any
 
 from posenet.annotations.adjustments import Adjustments
 from posenet.annotations.coco import AnnotationFile, describe_counts, list_image_files
+from posenet.annotations.find_annotations import find_annotations
 from posenet.annotations.reader import read_annotation_file
 from posenet.annotations.skeleton_draft import COMMENTS, draft_skeleton
 from posenet.annotations.split import split_annotations
@@ -39,7 +40,6 @@ from posenet.messages import command_line
 from posenet.settings import load_config
 from posenet.skeleton import COCO, load_skeleton
 from posenet.skeleton.skeleton_file import BUILT_IN, skeleton_to_toml
-from posenet.training.find_annotations import find_annotations
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

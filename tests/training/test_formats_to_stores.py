@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from posenet.annotations.find_annotations import are_annotations
 from posenet.data.store import Store
-from posenet.training.find_annotations import are_annotations
 from posenet.training.from_annotations import prepare
 from tests.helpers.drawn_people import write_dataset
 from tests.helpers.other_formats import (

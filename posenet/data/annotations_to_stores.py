@@ -20,6 +20,7 @@ import numpy as np
 from posenet.annotations.adjustments import MAX_LINE
 from posenet.annotations.coco import AnnotationFile, describe_counts, read_document
 from posenet.annotations.copies import groups_of_copies
+from posenet.annotations.find_annotations import is_yolo
 from posenet.annotations.main_persons import describe_others, select_main_persons
 from posenet.annotations.people import people_of
 from posenet.annotations.reader import read_annotation_file
@@ -34,7 +35,6 @@ from posenet.settings import ExifFrame
 from posenet.skeleton import COCO, Skeleton, load_skeleton
 from posenet.skeleton.skeleton import list_names
 from posenet.skeleton.skeleton_file import BUILT_IN, skeleton_to_toml
-from posenet.training.find_annotations import is_yolo
 
 VALIDATION_SHARE = 0.1
 """Share of the images that is split off for validation."""
