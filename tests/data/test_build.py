@@ -257,7 +257,7 @@ def test_annotations_are_scaled_to_images_that_were_resized_after_they_were_anno
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("overwrite", [False, True], ids=["new", "overwrite"])
-@pytest.mark.parametrize("kills", [5, pytest.param(60, marks=pytest.mark.torture)])
+@pytest.mark.parametrize("kills", [3, pytest.param(60, marks=pytest.mark.torture)])
 def test_builds_killed_at_any_moment_leave_nothing_or_the_old_one(tmp_path: Path, kills: int, overwrite: bool) -> None:
     coco = write_coco(tmp_path, range(1, 41))
     output = tmp_path / "out" / "a.h5"

@@ -397,6 +397,20 @@ def test_cocos_keypoints_have_cocos_skeleton(caplog: pytest.LogCaptureFixture) -
     assert "Skeleton: that of COCO" in caplog.messages
 
 
+def test_categories_with_the_same_keypoints_in_another_order_are_trained_together() -> None:
+    content = read_document(Path("coco/chairs.json"))
+    content["categories"].append({"id": 9, "name": "armchair", "keypoints": NAMES[::-1], "skeleton": []})
+    for entry in content["annotations"][::3]:
+        entry |= {"category_id": 9, "keypoints": np.reshape(entry["keypoints"], (-1, 3))[::-1].ravel().tolist()}
+    Path("coco/chairs.json").write_text(json.dumps(content))
+    prepare("coco/chairs.json", SETTINGS)
+    num_people = 0
+    for split in ("train", "val"):
+        with Store(RUN / "data" / f"{split}.h5") as store:
+            num_people += store.num_people
+    assert num_people == len(content["annotations"])
+
+
 def refused(call: Callable[[], object], kind: type[Exception], message: str) -> None:
     with pytest.raises(kind) as error:
         call()
@@ -615,13 +629,6 @@ def test_of_several_kinds_of_objects_the_most_frequent_one_is_trained(caplog: py
     refused(lambda: prepare("coco/stools.json", [*SETTINGS, "model.skeleton=s.toml"]), DataError, "1 image; training")
 
 
-def test_prepare_in_python_is_that_of_the_command() -> None:
-    result = train("coco/chairs.json", images="coco/photos", prepare=True)
-    assert (result.folder, result.finished, result.steps) == (RUN, False, 0)
-    assert not list(RUN.glob("*.pth")) and cv2.imread(str(RUN / "labels.jpg")) is not None
-    refused(lambda: posenet.train("tiny", SETTINGS, prepare=True), ConfigError, "prepare")
-
-
 def test_prepare_stops_before_the_training_and_shows_the_labels(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["coco/chairs.json", "--images", "coco/photos", "--set", *SETTINGS]
     assert run_tool("train", [*words, "--prepare"]) == 0
@@ -634,13 +641,10 @@ def test_prepare_stops_before_the_training_and_shows_the_labels(capsys: pytest.C
     assert run_tool(command[0], command[1:]) == 0 and (RUN / "best.pth").exists()
     assert "The data have not changed" in capsys.readouterr().err
     assert run_tool("train", ["--prepare"]) == 2
-
-
-def test_the_ap_of_images_that_were_trained_on_is_not_said_to_be_another(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "posenet")
-    train("coco/chairs.json", "data.allow_overlap=true", val="coco/chairs.json", images="coco/photos")
-    assert any(text.startswith("AP ") for text in caplog.messages)
-    assert not any("was not trained on" in text for text in caplog.messages)
+    result = train("coco/chairs.json", "checkpoint.path=python", images="coco/photos", prepare=True)
+    assert (result.folder, result.finished, result.steps) == (Path("python"), False, 0)
+    assert not list(Path("python").glob("*.pth")) and Path("python/labels.jpg").is_file()
+    refused(lambda: posenet.train("tiny", SETTINGS, prepare=True), ConfigError, "prepare")
 
 
 def test_an_experiment_without_ap_evaluates_and_draws_too(caplog: pytest.LogCaptureFixture) -> None:
@@ -666,16 +670,19 @@ def test_the_experiment_is_one_for_the_device_and_its_height_for_prediction_foll
         assert pairs == [*data.overrides, *sizes, "inference.height=128"]
 
 
-def test_low_scores_change_the_next_command(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_low_scores_change_the_next_command_and_images_that_were_trained_on_are_not_called_others(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     caplog.set_level(logging.INFO, "posenet")
 
     def compute(*_: object) -> Evaluation:
         return Evaluation({"AP": 0.4}, 1, min_score=0.15)
 
     monkeypatch.setattr(validation, "compute_coco_metrics", compute)
-    train("coco/chairs.json")
+    train("coco/chairs.json", "data.allow_overlap=true", val="coco/chairs.json", images="coco/photos")
     assert sum(message.startswith("Scores are low: --min-score 0.15 ") for message in caplog.messages) == 1
     assert caplog.messages[-1].startswith("Next: ") and caplog.messages[-1].endswith(" --min-score 0.15")
+    assert any("AP 0.400 on 1 image that it may have been trained on" in text for text in caplog.messages)
 
 
 def test_the_best_network_is_evaluated_again_only_if_its_ap_is_of_other_files(

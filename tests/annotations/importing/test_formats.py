@@ -441,10 +441,12 @@ def test_any_damage_is_read_or_refused_in_one_line(tmp_path: Path, writer: Calla
 
 
 def test_any_wrong_value_is_read_or_refused_in_one_line(tmp_path: Path) -> None:
-    """Of COCO-WholeBody, PoseTrack18 and Labelme; what the reader of COCO files checks may stay as it is."""
+    """What the reader of COCO files checks may stay as it is."""
     coco, labelme = write_coco(tmp_path, whole_body(CONTENT)), write(tmp_path, write_labelme)
     video = next(posetrack(tmp_path / "track").iterdir())
-    for path in (coco, min(labelme.glob("*.json")), video):
+    (tmp_path / "studio" / "set").mkdir(parents=True)
+    studio = write(tmp_path / "studio", write_label_studio_json)
+    for path in (coco, min(labelme.glob("*.json")), video, studio):
         content = json.loads(path.read_text())
         for seed in range(60):
             path.write_text(json.dumps(mutate_tree(np.random.default_rng(seed), content)))
