@@ -48,8 +48,7 @@ def app(
 ) -> None:
     """Serve a page that finds people in photographs and videos, until Ctrl-C.
 
-    The page loads nothing from other machines. What is sent to it stays in a temporary folder, which is deleted at the
-    end.
+    The page loads nothing from other machines. What is sent to it stays in a temporary folder until the end.
 
     Args:
         predictor: what finds people: a predictor, or a name or a file for ``Predictor``.
@@ -110,10 +109,7 @@ def require_gradio() -> None:
 def _make_page(
     predictor: Predictor, name: str, folder: Path, stop_requested: Callable[[], bool], finding: threading.Lock
 ) -> Any:
-    """The page as ``gradio.Blocks``, with its files in Gradio's temporary ``folder``.
-
-    The lock is held while people are found, which Gradio does for one user at a time.
-    """
+    """The page, with its files in Gradio's temporary ``folder``; the lock is held while people are found."""
     import gradio as gr
 
     people = predictor.skeleton.people
@@ -131,6 +127,9 @@ def _make_page(
             gr.update(value=table, visible=bool(rows)),
             gr.update(value=file, visible=file is not None),
         ]
+
+    def to_html(error: Exception, path: str) -> str:
+        return html.escape(str(error).replace(path, Path(path).name))
 
     def find(
         path: str | None,
@@ -185,12 +184,12 @@ def _make_page(
                 )
         except PosenetError as error:
             # Where nothing could be read, the first problem says why.
-            text = _to_html(problems[0] if problems else error, path)
+            text = to_html(problems[0] if problems else error, path)
             raise gr.Error(text, duration=MESSAGE_SECONDS, print_exception=False) from error
         finally:
             stops.pop(request.session_hash, None)
         for problem in summary.unreadable.values():
-            gr.Warning(_to_html(problem, path), duration=MESSAGE_SECONDS)
+            gr.Warning(to_html(problem, path), duration=MESSAGE_SECONDS)
         more = f"; the table shows the first {MAX_ROWS}, the file all" if len(rows) == MAX_ROWS else ""
         # There is no drawing if the user has stopped the prediction before the first frame.
         return show(next((written / "drawing").glob("*"), None), is_video, f"{summary}{more}", rows, file)
@@ -253,15 +252,9 @@ def _draw_example(folder: Path) -> str:
 
 def _rows(result: Result) -> list[list[str]]:
     second = [] if result.seconds is None else [f"{result.seconds:.2f}"]
-    total = len(result.skeleton.keypoints)
     rows = []
     for number, person in enumerate(result, 1):
         box = ", ".join(f"{value:.0f}" for value in person.box)
-        found = f"{person.found.sum()} of {total}"
+        found = f"{person.found.sum()} of {len(person.found)}"
         rows.append([*second, str(person.id or number), f"{person.score:.2f}", found, box])
     return rows
-
-
-def _to_html(error: Exception, path: str) -> str:
-    """The text of an error about an uploaded file, as Gradio shows it."""
-    return html.escape(str(error).replace(path, Path(path).name))

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -26,10 +26,9 @@ from posenet.inference.image_to_maps import Letterbox
 from posenet.inference.media.frames import read_in_threads
 from posenet.inference.media.sources import Frame, Source
 from posenet.inference.networks import BackendName, device_of_process, is_exported_file
-from posenet.inference.pipeline import predict_frames
+from posenet.inference.pipeline import predict_frames, split_into_blocks
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
-from posenet.inference.split_among_processes import split_into_blocks
 from posenet.messages import pluralize
 from posenet.person import Person
 from posenet.progress_bar import progress_bar
@@ -76,12 +75,11 @@ class Evaluation:
 
     def advise_on_min_score(self) -> str:
         """What to say if ``MIN_SCORE`` leaves out too many people; empty otherwise."""
-        if self.min_score == MIN_SCORE:
-            return ""
-        return (
+        text = (
             f"Scores are low: --min-score {self.min_score:g} gives the best balance of found and wrong ones on these "
             f"images; the default, {MIN_SCORE:g}, leaves out more"
         )
+        return text if self.min_score != MIN_SCORE else ""
 
 
 @run_in_all_processes("ranks", SHARE_TIMEOUT_MINUTES)
@@ -108,12 +106,12 @@ def evaluate(
         output: where to write the predictions, as a COCO results file.
         overwrite: replace ``output`` if it exists. An input is never replaced.
         image_ids: evaluate only these images, each once.
-        exif_frame: frame of the annotations where an image's EXIF orientation and size leave it open. Images are read
-            upright, and predictions are in pixels of the displayed image.
+        exif_frame: frame of the annotations where an image's EXIF orientation and size leave it open. Predictions are
+            in pixels of the displayed image.
         progress: whether to show a progress bar.
         ranks: the processes that share the images; None means those of the process group that exists, or that a
-            launcher has started, which all call this function. Rank 0 writes the predictions and returns the metrics,
-            and the others return None. ``Ranks()`` is this process alone.
+            launcher has started, which all call this function. Rank 0 writes and returns what is found, the others
+            return None. ``Ranks()`` is this process alone.
         options: those of ``Predictor``. ``amp`` is "off" by default, float32, and ``backend`` PyTorch for a
             checkpoint, so that the AP is the same on every machine.
 
@@ -182,9 +180,13 @@ class AnnotatedResult(NamedTuple):
     """The people in an annotated image."""
 
     image: CocoImage
-    reading: ImageReading
     result: Result
     """In pixels of the image that was read."""
+
+    @property
+    def reading(self) -> ImageReading:
+        """The sizes of the image."""
+        return ImageReading(self.result.frame.size, (self.image.height, self.image.width))
 
     def to_coco(self, category: int) -> list[CocoResult]:
         """The people in COCO's results format, in pixels of the annotated size; ``category`` is that of the split."""
@@ -195,30 +197,24 @@ class AnnotatedResult(NamedTuple):
 def predict_annotated_images(
     predictor: Predictor, sources: Iterable[tuple[CocoImage, Source]]
 ) -> Generator[AnnotatedResult, None, None]:
-    """Predict images in order. Background threads read the next images.
+    """Predict images in order; ``DataError`` if one cannot be read, or has other proportions than annotated."""
+    waiting: deque[CocoImage] = deque()  # whose results have not come
 
-    ``DataError`` if an image is missing, cannot be read, or has other proportions than annotated.
-    """
-    waiting: deque[tuple[CocoImage, ImageReading]] = deque()  # of the frames whose results have not come
-
-    def read(item: tuple[CocoImage, Source]) -> tuple[Frame, CocoImage, ImageReading]:
+    def read(item: tuple[CocoImage, Source]) -> tuple[CocoImage, Frame]:
         image, source = item
-        path = cast(Path, source.path)
-        annotated_size = (image.height, image.width)
-        pixels = read_image(path)
-        size = (pixels.shape[0], pixels.shape[1])
-        check_proportions(path, size, annotated_size)
-        return Frame(source, pixels), image, ImageReading(size, annotated_size)
+        frame = Frame(source, read_image(source.name))
+        check_proportions(source.name, frame.size, (image.height, image.width))
+        return image, frame
 
     def frames() -> Iterator[Frame]:
         with contextlib.closing(read_in_threads(read, sources)) as images_read:
-            for frame, image, reading in images_read:
-                waiting.append((image, reading))
+            for image, frame in images_read:
+                waiting.append(image)
                 yield frame
 
     with contextlib.closing(predict_frames(predictor, frames())) as results:
         for result in results:
-            yield AnnotatedResult(*waiting.popleft(), result)
+            yield AnnotatedResult(waiting.popleft(), result)
 
 
 def scale_people(people: Sequence[Person], size: tuple[int, int], other_size: tuple[int, int]) -> Sequence[Person]:
@@ -238,10 +234,9 @@ def log_readings(readings: Iterable[ImageReading]) -> None:
 def find_annotated_images(
     folder: str | Path, images: Iterable[CocoImage], batch_size: int
 ) -> list[list[tuple[CocoImage, Source]]]:
-    """The images and their files, in blocks as ``split_into_blocks`` makes them.
+    """The images and their files, in blocks as ``split_into_blocks`` makes them; ``DataError`` if a file is missing.
 
-    Images of the same shape follow each other, so that the network gets full batches. ``DataError`` if a file is
-    missing.
+    Images of the same shape follow each other, so that the network gets full batches.
     """
     ordered = sorted(images, key=lambda image: image.width / image.height)
     paths = [Path(folder, image.file_name) for image in ordered]
@@ -287,13 +282,15 @@ def _choose_min_score(evaluation: COCOeval) -> float:
     any_size = evaluation.params.areaRng[0]
     images = [image for image in evaluation.evalImgs if image is not None and image["aRng"] == any_size]
     num_people = sum(int(np.sum(np.logical_not(image["gtIgnore"]))) for image in images)
-    found = [  # scores, and whether there is such a person
-        (score, match > 0)
-        for image in images
-        for score, match, ignored in zip(image["dtScores"], image["dtMatches"][0], image["dtIgnore"][0])
-        if not ignored
-    ]
-    found.sort(reverse=True)
+    found = sorted(  # scores, and whether there is such a person
+        (
+            (score, match > 0)
+            for image in images
+            for score, match, ignored in zip(image["dtScores"], image["dtMatches"][0], image["dtIgnore"][0])
+            if not ignored
+        ),
+        reverse=True,
+    )
     num_right = np.cumsum([is_right for _, is_right in found])
     if not len(found) or not num_right[-1]:
         return MIN_SCORE

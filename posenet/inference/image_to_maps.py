@@ -44,10 +44,9 @@ class Letterbox:
 
     @classmethod
     def fit(cls, image_size: tuple[int, int], settings: InferenceConfig, scale: float = 1.0) -> Letterbox:
-        """How an image of (height, width) ``image_size`` is resized and padded.
+        """Resize an image of (height, width) ``image_size`` to ``scale`` times the configured height, and pad it.
 
-        It is resized to ``scale`` times the configured height, or less if the padded image would exceed
-        ``inference.max_height`` or ``MAX_WIDTH``, and padded to multiples of ``INPUT_MULTIPLE``.
+        It is smaller if the padded image would exceed ``inference.max_height`` or ``MAX_WIDTH``.
         """
         height, width = image_size
         zoom = min(
@@ -61,7 +60,7 @@ class Letterbox:
 
     @property
     def image_cells(self) -> tuple[int, int]:
-        """Rows and columns of map cells that show the image; the rest is padding."""
+        """Rows and columns of map cells that show the image."""
         height, width = self.resized
         return -(-height // MAP_STRIDE), -(-width // MAP_STRIDE)  # rounded up
 
@@ -87,7 +86,7 @@ class Letterbox:
         """Map keypoints from network-input pixels to pixels of an image of (height, width) ``image_size``.
 
         They are clipped to the image. In its top left corner, they stay ``CORNER`` away from (0, 0), which means that a
-        keypoint was not found. ``people`` are not changed.
+        keypoint was not found.
         """
         size = np.array(image_size[::-1], np.float32)  # width, height: the order of x, y
         zoom = size / np.array(self.resized[::-1], np.float32)
@@ -109,8 +108,8 @@ class Letterbox:
 def resize_image(image: np.ndarray, out: np.ndarray) -> None:
     """Resize a (H, W, 3) uint8 image to the size of ``out``, (h, w, 3) uint8, and write the result there.
 
-    While the image is more than ``MAX_CUBIC_FACTOR`` times as large, it is halved to the means of 2 x 2 pixels. The
-    rest is cubic interpolation, or averaging over areas where an odd side prevents halving.
+    While it is much larger, it is halved to the means of 2 x 2 pixels. The rest is cubic interpolation, or averaging
+    over areas where an odd side prevents halving.
     """
     height, width = out.shape[:2]
     source_height, source_width = image.shape[:2]
@@ -177,7 +176,10 @@ def resample_map(cells: np.ndarray, resampling: Resampling) -> np.ndarray:
 
 
 class InputBatch(NamedTuple):
-    """N images, resized and padded for the network at each inference scale."""
+    """N images, resized and padded for the network at each inference scale.
+
+    The maps of all scales are resampled to the cells of ``letterboxes[0]``.
+    """
 
     letterboxes: list[list[Letterbox]]
     """``letterboxes[scale][image]``, largest scale first, without those that the limits of the size make equal."""
@@ -185,11 +187,6 @@ class InputBatch(NamedTuple):
     """How many of the scales each of these stands for."""
     inputs: list[np.ndarray]
     """For each of these scales (N, H, W, 3) BGR uint8."""
-
-    @property
-    def map_letterboxes(self) -> list[Letterbox]:
-        """Those of the largest scale; the maps of all scales are resampled to its cells."""
-        return self.letterboxes[0]
 
 
 class PendingMaps(NamedTuple):
@@ -201,18 +198,11 @@ class PendingMaps(NamedTuple):
     """Wait for the device, on any thread, and return (C, h, w) float32 of each image, in its ``decoded_cells``."""
 
 
-def prepare_inputs(
-    network: MapFunction,
-    images: Sequence[np.ndarray],
-    scales: Sequence[float],
-    letterbox_of: Callable[[tuple[int, int], float], Letterbox],
-) -> InputBatch:
-    """Resize and pad (H, W, 3) BGR uint8 images, whose network inputs have the same size.
-
-    ``letterbox_of`` is that of an image of (height, width) at an inference scale.
-    """
-    image_sizes = [(image.shape[0], image.shape[1]) for image in images]
-    counts = Counter(tuple(letterbox_of(size, scale) for size in image_sizes) for scale in sorted(scales, reverse=True))
+def prepare_inputs(network: MapFunction, images: Sequence[np.ndarray], settings: InferenceConfig) -> InputBatch:
+    """Resize and pad (H, W, 3) BGR uint8 images, whose network inputs have the same size."""
+    sizes = [(image.shape[0], image.shape[1]) for image in images]
+    scales = sorted(settings.scales, reverse=True)
+    counts = Counter(tuple(Letterbox.fit(size, settings, scale) for size in sizes) for scale in scales)
     inputs = []
     for letterboxes in counts:
         shape = (len(images), *letterboxes[0].padded, 3)
@@ -243,25 +233,36 @@ def start_network(
     """
     num_channels = skeleton.num_channels if all_channels else skeleton.num_decoded_channels
     if _is_on_device(network):
-        return PendingMaps(batch.map_letterboxes, _start_on_device(network, batch, skeleton, flip, num_channels))
+        return PendingMaps(batch.letterboxes[0], _start_on_device(network, batch, skeleton, flip, num_channels))
     maps = _average_on_host(network, batch, skeleton, flip, num_channels)
-    return PendingMaps(batch.map_letterboxes, lambda: maps)
+    return PendingMaps(batch.letterboxes[0], lambda: maps)
 
 
 def _average_on_host(
     network: MapFunction, batch: InputBatch, skeleton: Skeleton, flip: bool, num_channels: int
 ) -> list[np.ndarray]:
     """The averages for each image, whatever runs the network."""
+
+    def compute_maps(images: np.ndarray) -> np.ndarray:
+        maps = np.asarray(network(images), np.float32)
+        _require_shape(maps.shape, images.shape, skeleton)
+        return maps
+
     num_maps = sum(batch.counts) * (2 if flip else 1)
     averages: list[np.ndarray] = []
     for images, count, letterboxes in zip(batch.inputs, batch.counts, batch.letterboxes):
-        plans = [plan_resampling(*pair) for pair in zip(letterboxes, batch.map_letterboxes)]
+        plans = [plan_resampling(*pair) for pair in zip(letterboxes, batch.letterboxes[0])]
         weighed = [np.empty((num_channels, *plan.cells), np.float32) for plan in plans]
         # The mirrored maps come first: the network may write to the same array again.
         if flip:
-            _write_mirrored_maps(network, images, skeleton, weighed)
+            # The image is mirrored with its padding. The width is a multiple of the stride, so the cells coincide.
+            mirrored_maps = compute_maps(np.stack([cv2.flip(image, 1) for image in images]))
+            for maps, out in zip(mirrored_maps, weighed):
+                _, rows, columns = out.shape
+                for channel, twin in zip(out, skeleton.flip_channels):
+                    cv2.flip(maps[twin, :rows, maps.shape[2] - columns :], 1, dst=channel)
         weight = count / num_maps
-        for maps, out in zip(_compute_maps(network, images, skeleton), weighed):
+        for maps, out in zip(compute_maps(images), weighed):
             channels = maps[:num_channels, : out.shape[1], : out.shape[2]]
             if flip:
                 for channel, mirrored in zip(channels, out):
@@ -277,34 +278,14 @@ def _average_on_host(
     return averages
 
 
-def _write_mirrored_maps(
-    network: MapFunction, images: np.ndarray, skeleton: Skeleton, outputs: Sequence[np.ndarray]
-) -> None:
-    """Compute the maps of the mirrored images, and write them as those of the images: their first rows and columns."""
-    # The image is mirrored with its padding. The width is a multiple of the stride, so the cells coincide.
-    mirrored = np.empty_like(images)
-    for image, out in zip(images, mirrored):
-        cv2.flip(image, 1, dst=out)
-    for maps, output in zip(_compute_maps(network, mirrored, skeleton), outputs):
-        _, rows, columns = output.shape
-        for out, twin in zip(output, skeleton.flip_channels):
-            cv2.flip(maps[twin, :rows, maps.shape[2] - columns :], 1, dst=out)
-
-
-def _compute_maps(network: MapFunction, images: np.ndarray, skeleton: Skeleton) -> np.ndarray:
-    """The maps of images; see ``start_network``."""
-    maps = np.asarray(network(images), np.float32)
-    _require_shape(maps.shape, images.shape, skeleton)
-    return maps
-
-
 def _start_on_device(
     network: TorchNetwork, batch: InputBatch, skeleton: Skeleton, flip: bool, num_channels: int
 ) -> Callable[[], list[np.ndarray]]:
     """Let the device average, and copy the averages to the host with a single copy; what waits for it."""
     import torch
 
-    rows, columns = (max(sizes) for sizes in zip(*(letterbox.decoded_cells for letterbox in batch.map_letterboxes)))
+    sizes = [letterbox.decoded_cells for letterbox in batch.letterboxes[0]]
+    rows, columns = (max(sides) for sides in zip(*sizes))
     # Not the inference mode: its tensors may be written within it alone, and copies in the background may end later.
     with torch.no_grad():
         averages = _average_on_device(network, batch, skeleton, flip, num_channels)[:, :, :rows, :columns].contiguous()
@@ -318,11 +299,7 @@ def _start_on_device(
         # This function keeps the batch in memory, whose inputs the device may still be copying.
         if copied is not None:
             copied.synchronize()
-        maps_of_images = []
-        for letterbox, maps in zip(batch.map_letterboxes, copies):
-            rows, columns = letterbox.decoded_cells
-            maps_of_images.append(maps[:, :rows, :columns].float().numpy())
-        return maps_of_images
+        return [maps[:, :rows, :columns].float().numpy() for maps, (rows, columns) in zip(copies, sizes)]
 
     return wait
 
@@ -363,7 +340,7 @@ def _average_on_device(
     total = sum_over_flip(batch.inputs[0]) * batch.counts[0]
     for inputs, letterboxes, count in zip(batch.inputs[1:], batch.letterboxes[1:], batch.counts[1:]):
         sums = sum_over_flip(inputs) * count
-        for out, maps, *pair in zip(total, sums, letterboxes, batch.map_letterboxes):
+        for out, maps, *pair in zip(total, sums, letterboxes, batch.letterboxes[0]):
             plan = plan_resampling(*pair)
             rows, columns = plan.cells
             more_rows, more_columns = plan.repeated

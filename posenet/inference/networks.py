@@ -32,6 +32,8 @@ BACKENDS: tuple[BackendName, ...] = ("auto", "torch", "openvino", "onnxruntime")
 """Software that runs a network; "auto" is the fastest that is installed and as accurate."""
 RUNTIMES = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}
 """Packages that run ONNX files, and what they are called; the fastest on a CPU first. Each is an extra of posenet."""
+EXPORTS = "posenet.inference.exports"
+"""A part that can be removed."""
 FEW_IMAGES = 32
 """For so many images, PyTorch ends before a checkpoint is converted for a faster runtime: with ``tiny`` and with four
 stacks, both are equal at 30 to 55 images on the processors that were measured. See docs/deployment.md."""
@@ -55,11 +57,13 @@ def load_network(
 ) -> tuple[MapFunction, Config]:
     """Load a checkpoint or an exported file; the arguments are those of ``Predictor``.
 
-    Return also its configuration; for published weights, which have none, the defaults with the size of their network.
+    A checkpoint becomes a fused copy of the network in PyTorch, or an ONNX file in a runtime, to which it is converted
+    once. Return also the configuration; for published weights, which have none, the defaults with the size of their
+    network.
     """
     if backend not in BACKENDS:
         raise ConfigError(f"backend {truncate_for_message(backend)} is unknown; use {', '.join(BACKENDS)}")
-    if (is_exported_file(path) or backend not in ("auto", "torch")) and not _has_exports():
+    if (is_exported_file(path) or backend not in ("auto", "torch")) and not is_installed(EXPORTS):
         raise ConfigError(
             f"{path}: this installation has no part that runs exported files; use a checkpoint in PyTorch"
         )
@@ -77,22 +81,6 @@ def load_network(
             "written (.onnx)"
         )
     path = find_weights(path)  # a missing file is reported before PyTorch is imported
-    return _load_checkpoint(path, config, device, amp, backend, num_images)
-
-
-def _has_exports() -> bool:
-    return is_installed("posenet.inference.exports")
-
-
-def _load_checkpoint(
-    path: Path,
-    config: Config | None,
-    device: str,
-    amp: Amp | Literal["auto"],
-    backend: BackendName,
-    num_images: int | None,
-) -> tuple[MapFunction, Config]:
-    """A fused copy of the network in PyTorch, or an ONNX file in a runtime, to which a checkpoint is converted once."""
     import torch
 
     from posenet.checkpoints.weights import load_model, stored_config
@@ -135,13 +123,12 @@ def _load_checkpoint(
 def _fastest_backend(device: torch.device, amp: Amp) -> BackendName:
     """The fastest installed backend that computes in a precision on a CPU, or PyTorch on another device.
 
-    OpenVINO is faster than PyTorch in bf16 and in float32; ONNX Runtime in float32, the only precision that it has on a
-    CPU. Only PyTorch emulates a precision that the CPU does not compute in.
+    ONNX Runtime has only float32 on a CPU. Only PyTorch emulates a precision that the CPU does not compute in.
     """
     from posenet.devices.precision import select_amp
 
     is_native = amp in ("off", select_amp(device, "auto"))
-    if device.type != "cpu" or not is_native or not _has_exports() or not is_installed("onnx"):
+    if device.type != "cpu" or not is_native or not (is_installed(EXPORTS) and is_installed("onnx")):
         return "torch"
     if is_installed("openvino"):
         return "openvino"
@@ -149,11 +136,7 @@ def _fastest_backend(device: torch.device, amp: Amp) -> BackendName:
 
 
 def device_of_process(path: str | Path, device: str, backend: BackendName, local_rank: int) -> str:
-    """The device of one of several processes on this machine, for ``load_network`` with the same path and backend.
-
-    In PyTorch, the local rank is its index among the devices of the type that ``device`` names. OpenVINO and ONNX
-    Runtime get ``device`` as it is in every process.
-    """
+    """The device of one of several processes on this machine: in PyTorch that of its local rank, else ``device``."""
     if backend not in ("auto", "torch") or is_exported_file(path):
         return device
     from posenet.devices.parallel import device_of_rank
@@ -167,7 +150,7 @@ class TorchNetwork:
     ``CheckpointError`` if a parameter is not finite.
     """
 
-    def __init__(self, network: nn.Module, device: torch.device | str | None, amp: Amp) -> None:
+    def __init__(self, network: nn.Module, device: torch.device | str, amp: Amp) -> None:
         import torch
 
         from posenet.checkpoints.weights import require_usable_weights
@@ -176,8 +159,7 @@ class TorchNetwork:
         # Only parameters, and only numbers: other tensors of a module can have any type and any meaning.
         numbers = {name: value for name, value in network.named_parameters() if value.is_floating_point()}
         require_usable_weights(numbers, "the network")
-        weight = next(network.parameters(), torch.empty(0))
-        self.device = weight.device if device is None else torch.device(device)
+        self.device = torch.device(device)
         self.amp = amp
         self.network: Any = network.to(self.device).eval()
         self.on_device = self.device.type != "cpu"
@@ -195,7 +177,7 @@ class TorchNetwork:
         import torch
 
         from posenet.devices.precision import autocast
-        from posenet.model.input_format import images_to_input
+        from posenet.model.layers import images_to_input
 
         with torch.inference_mode(), autocast(self.device, self.amp):
             channels_last = getattr(self.network, "channels_last", False)

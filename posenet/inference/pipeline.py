@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import itertools
+import math
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from posenet.inference.media.sources import Frame
+from posenet.inference.media.sources import Frame, Source
 from posenet.inference.result import Result
 from posenet.threads import keep_failure
+
+if TYPE_CHECKING:
+    from posenet.inference.image_to_maps import InputBatch, PendingMaps
+    from posenet.inference.predictor import Predictor
 
 WINDOW_BATCHES = 32
 """A batch is filled from a window of images that follow each other: at most from this many times its size."""
@@ -26,6 +33,27 @@ RUNNING_BYTES = 48 * 2**20
 """Fewer, if their images take more memory together; a single batch may take more."""
 THREADS = 4
 """Threads that prepare batches, and as many that decode them."""
+NUM_BLOCKS = 16
+"""The number of blocks is a multiple of this, so that 2, 4, 8 and 16 processes get equal shares."""
+MAX_BLOCK_BATCHES = 64
+"""Batches in a block at most."""
+
+
+def split_into_blocks(sources: Sequence[Source], batch_size: int) -> list[list[Source]]:
+    """Split sources into numbered blocks whose images may run together: some batches of images, or one video.
+
+    If every process of an evaluation predicts whole blocks, no batch contains images of two, so that the people do not
+    depend on their number. Long blocks fill the batches better.
+    """
+    blocks: list[list[Source]] = []
+    for is_image, group in itertools.groupby(sources, lambda source: source.kind == "image"):
+        members = list(group)
+        num_batches = math.ceil(len(members) / batch_size)
+        num_blocks = NUM_BLOCKS * math.ceil(num_batches / (NUM_BLOCKS * MAX_BLOCK_BATCHES))
+        ends = [num_batches * number // num_blocks * batch_size for number in range(num_blocks + 1)]
+        parts = [members[start:end] for start, end in itertools.pairwise(ends)] if is_image else [[m] for m in members]
+        blocks += filter(None, parts)
+    return [[dataclasses.replace(source, block=number) for source in block] for number, block in enumerate(blocks)]
 
 
 class Batch(NamedTuple):
@@ -43,32 +71,35 @@ class Batch(NamedTuple):
 
 
 def predict_frames(
-    predictor: Any, frames: Iterable[Frame], busy: dict[str, float] | None = None
+    predictor: Predictor, frames: Iterable[Frame], busy: dict[str, float] | None = None
 ) -> Generator[Result, None, None]:
     """Find the people in frames, in order; nobody in a frame that could not be read.
 
     Frames whose network inputs have the same size run together, also if others are between them. So there is a window
     of frames that are read, but not predicted, which is bounded in number and in bytes. A live frame is predicted
     before the next one is read: a frame that waits would be out of date. The last bits of the result for a frame may
-    depend on those that it runs together with, but batches never reach from one block of sources into the next (see
-    ``split_into_blocks``).
+    depend on those that it runs together with, but batches never reach from one block of sources into the next.
 
     The next frame is taken on the caller's thread; ``read_frames`` reads ahead on threads of its own. An error in
     reading frames is raised after the results of those before.
 
-    Args:
-        predictor: a ``Predictor``, which has no type here because its module imports this one.
-        busy: receives the seconds in which each stage was at work; those of "reading" are what the others waited.
+    ``busy`` receives the seconds in which each stage was at work; those of "reading" are what the others waited.
     """
     clock = _Clock({} if busy is None else busy)
+    early: dict[int, Result] = {}
+    next_place = 0
     with (
         contextlib.closing(_fill_batches(predictor, clock.read(frames))) as batches,
         contextlib.closing(_run_batches(predictor, clock, batches)) as results,
     ):
-        yield from _in_order(results)
+        for place, result in results:
+            early[place] = result
+            while next_place in early:
+                yield early.pop(next_place)
+                next_place += 1
 
 
-def _fill_batches(predictor: Any, frames: Iterable[Frame]) -> Generator[Batch, None, None]:
+def _fill_batches(predictor: Predictor, frames: Iterable[Frame]) -> Generator[Batch, None, None]:
     """Batches of frames with network inputs of the same size. One that could not be read, or is live, is alone."""
     batch_size = predictor.settings.batch_size
     waiting: dict[object, Batch] = {}  # by the sizes of their network inputs; the batch that waits longest comes first
@@ -97,7 +128,8 @@ def _fill_batches(predictor: Any, frames: Iterable[Frame]) -> Generator[Batch, N
             size = frame.image.nbytes
             while waiting and bytes_read + size - longest_waiting().bytes_before > WINDOW_BYTES:
                 yield from take(1)
-            key = predictor.input_sizes(frame.image.shape[:2])
+            height, width = frame.image.shape[:2]
+            key = predictor.input_sizes((height, width))
             batch = waiting.setdefault(key, Batch([], [], bytes_read))
             batch.places.append(place)
             batch.frames.append(frame)
@@ -146,29 +178,30 @@ class _Clock:
             yield frame
 
 
-def _run_batches(predictor: Any, clock: _Clock, batches: Iterable[Batch]) -> Generator[tuple[int, Result], None, None]:
+def _run_batches(
+    predictor: Predictor, clock: _Clock, batches: Iterable[Batch]
+) -> Generator[tuple[int, Result], None, None]:
     """Results with the places of their frames, in the order of the batches."""
     failures: list[Exception] = []
     running: deque[tuple[Batch, Future[list[Result]]]] = deque()
 
     # Each stage waits for the one before. The batches pass every stage in their order.
 
-    def prepare(images: Sequence[np.ndarray]) -> Any:
+    def prepare(images: Sequence[np.ndarray]) -> InputBatch:
         with clock.at_work("resizing"):
             return predictor.prepare_inputs(images)
 
-    def compute(prepared: Future[Any]) -> Any:
+    def compute(prepared: Future[InputBatch]) -> PendingMaps:
         inputs = prepared.result()
         with clock.at_work("network"):
             return predictor.start_network(inputs)
 
-    def decode(started: Future[Any], frames: Sequence[Frame]) -> list[Result]:
+    def decode(started: Future[PendingMaps], frames: Sequence[Frame]) -> list[Result]:
         pending = started.result()
         with clock.at_work("network"):
             maps = pending.wait()
         with clock.at_work("decoding"):
-            results: list[Result] = predictor.decode_batch(pending, maps, frames)
-        return results
+            return predictor.decode_batch(pending, maps, frames)
 
     def finish_first() -> Iterator[tuple[int, Result]]:
         batch, results = running.popleft()
@@ -211,14 +244,3 @@ def _threads(number: int) -> Iterator[ThreadPoolExecutor]:
             yield pool
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _in_order(results: Iterable[tuple[int, Result]]) -> Iterator[Result]:
-    """The results, sorted by the places of their frames, each as soon as those before it are there."""
-    early: dict[int, Result] = {}
-    next_place = 0
-    for place, result in results:
-        early[place] = result
-        while next_place in early:
-            yield early.pop(next_place)
-            next_place += 1

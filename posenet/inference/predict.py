@@ -20,12 +20,12 @@ from posenet.files import is_standard_output, name_file_in_errors, remove_leftov
 from posenet.images import write_image
 from posenet.inference.media.frames import is_single_input, read_frames, require_pyav
 from posenet.inference.media.sources import Source, find_sources, parse_standard_input
-from posenet.inference.outputs.corrections import choose_format, require_images, write_corrections
+from posenet.inference.outputs.corrections import choose_format, write_corrections
 from posenet.inference.outputs.drawings import Show, require_display, show_in_window, write_drawing
-from posenet.inference.outputs.lines_file import LinesFile
 from posenet.inference.outputs.output_files import Outputs, PredictionOptions, choose_outputs
 from posenet.inference.outputs.people_files import (
     ImageIds,
+    LinesFile,
     Record,
     Write,
     record_of,
@@ -34,9 +34,9 @@ from posenet.inference.outputs.people_files import (
     write_json,
 )
 from posenet.inference.outputs.summary import PredictionSummary
+from posenet.inference.pipeline import split_into_blocks
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
-from posenet.inference.split_among_processes import split_into_blocks
 from posenet.messages import pluralize, to_single_line
 from posenet.progress_bar import progress_bar
 from posenet.visualization.sheets import draw_heatmap_sheet
@@ -102,8 +102,8 @@ def predict(
     if chosen.show:
         require_display()
     sources = _find_inputs(inputs, chosen)
-    if chosen.export and choose_format(Path(chosen.export)) != "sleap":
-        require_images(sources)
+    if chosen.export:
+        choose_format(Path(chosen.export), sources)
     outputs = choose_outputs(sources, chosen, other_inputs)
     try:
         lines = LinesFile(outputs.lines, resume=chosen.resume) if outputs.lines else None
@@ -141,7 +141,7 @@ def _find_inputs(inputs: Any, options: PredictionOptions) -> list[Source]:
     if not sources:
         raise DataError("no input: the list of files is empty")
     for source in sources if options.resume else ():
-        if source.may_be_live:
+        if source.kind == "camera" or (source.kind == "video" and source.url is not None):  # perhaps a live stream
             raise ConfigError(f"resume=True needs inputs that can be read again, unlike {source.name}")
     kinds = {source.kind for source in sources}
     if "video" in kinds or (options.output and kinds & {"camera", "animation"}):
@@ -240,7 +240,9 @@ class _Run:
             return write_json(path)
         if option == "coco":
             return write_coco(path, self.summary.sources, skeleton)
-        return write_csv(path, skeleton) if option == "csv" else write_corrections(path, skeleton)
+        if option == "csv":
+            return write_csv(path, skeleton)
+        return write_corrections(path, skeleton, choose_format(path, self.summary.sources))
 
     def _find_people(self, todo: Sequence[Source]) -> Generator[Result, None, None]:
         options, predictor = self.options, self.predictor

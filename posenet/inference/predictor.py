@@ -18,9 +18,8 @@ from posenet.errors import ConfigError, DataError
 from posenet.images import REDUCTIONS, ChannelOrder, ImageInput, is_encoded, to_bgr
 from posenet.inference.decoder.decode import decode
 from posenet.inference.image_to_maps import InputBatch, Letterbox, PendingMaps, prepare_inputs, start_network
-from posenet.inference.media.animation import read_animation
 from posenet.inference.media.frames import FrameInput, read_frames
-from posenet.inference.media.sources import IN_MEMORY, Frame, FrameSelection, find_sources
+from posenet.inference.media.sources import IN_MEMORY, Frame, find_sources
 from posenet.inference.networks import BackendName, MapFunction, TorchNetwork, load_network
 from posenet.inference.pipeline import predict_frames
 from posenet.inference.result import Result
@@ -44,18 +43,15 @@ _log = logging.getLogger(__name__)
 class Predictor:
     """Finds people in images with a trained network.
 
-    The network is set to evaluation mode and is not copied, so that a network in training can be evaluated.
-    ``FusedNetwork`` is a faster copy of a network that is no longer trained. Several threads may use one predictor at
-    the same time. The people found in an image do not depend on the other images of its batch, except for rounding on
-    some devices.
+    The network is set to evaluation mode and is not copied; ``FusedNetwork`` is a faster copy of one that is no longer
+    trained. Several threads may use one predictor at the same time. The people found in an image do not depend on the
+    other images of its batch, except for rounding on some devices.
 
     Args:
         network: what finds people: by default the published weights. A checkpoint, ours or a published one; an exported
             file, which ends in ``.onnx`` and needs no PyTorch; or the name of published weights such as "simplepose",
             which are downloaded once. Or a module of PyTorch with a method ``heatmaps``: (N, 3, H, W) float32 BGR 0-1
-            to (N, C, H/4, W/4); its input has the channels-last memory format if its attribute ``channels_last`` exists
-            and is true. Or any function that computes the maps of images; see
-            ``posenet.inference.networks.MapFunction``.
+            to (N, C, H/4, W/4). Or any function like ``posenet.inference.networks.MapFunction``.
         settings: ``inference`` section of the configuration; None is that of ``config``.
         config: replaces the configuration in a checkpoint; an exported file has its own. For a module or a function,
             None is the defaults.
@@ -73,8 +69,7 @@ class Predictor:
 
     Raises:
         CheckpointError: the file is damaged or does not fit the network.
-        ConfigError: the device is unknown, a package is missing, the backend cannot run the file, an override is
-            unknown or out of range, or ``network`` is none of the above.
+        ConfigError: an argument is none of the above or out of range, or a package is missing.
     """
 
     def __init__(
@@ -135,14 +130,12 @@ class Predictor:
 
         Args:
             image: an image file, as its path, its address (http, https, data), its bytes or an open file, or a PIL
-                image, which are read upright as their EXIF data say; or an array: (H, W, 3) uint8, BGR as
-                ``cv2.imread`` returns it. Grey images, images with alpha and 16-bit images are converted. Or a list of
-                them, for a list of results (see ``stream``).
+                image, which are read upright; or an array: (H, W, 3) uint8, BGR as ``cv2.imread`` returns it. Grey
+                images, images with alpha and 16-bit images are converted. Or a list of them, for a list of results.
             channels: "rgb" for an array with the colours in that order. Files and PIL images state theirs.
 
         Raises:
-            DataError: the single image cannot be read, or the object is not an image; or the network has computed
-                values that are NaN or infinite.
+            DataError: the single image cannot be read or is none; or the network has computed NaN or infinite values.
         """
         if isinstance(image, (list, tuple)):
             return list(self.stream(image, channels))
@@ -210,13 +203,10 @@ class Predictor:
 
     def prepare_inputs(self, images: Sequence[np.ndarray]) -> InputBatch:
         """Resize and pad (H, W, 3) BGR uint8 images; their network inputs must have the same size."""
-        return prepare_inputs(self.network, images, self.settings.scales, self.letterbox)
+        return prepare_inputs(self.network, images, self.settings)
 
     def start_network(self, batch: InputBatch) -> PendingMaps:
-        """Start to compute the maps of a batch, averaged over scales and flip, without waiting for a device.
-
-        The maps are those that people are decoded from; with ``keep_maps``, also person mask and keypoint foreground.
-        """
+        """Start to compute the maps of a batch; with ``keep_maps``, also person mask and keypoint foreground."""
         return start_network(self.network, batch, self.skeleton, flip=self.settings.flip, all_channels=self.keep_maps)
 
     def run_network(self, batch: InputBatch) -> list[np.ndarray]:
@@ -229,13 +219,9 @@ class Predictor:
         """The people in each frame, with keypoints in its pixels, for the maps that ``pending.wait`` has returned."""
         results = []
         for frame, letterbox, maps in zip(frames, pending.letterboxes, maps_of_images):
-            # ``min_score`` applies to people as they are found. The decoder's own limit, which is lower, applies before
-            # people share keypoints, and so another one would change who gets which.
-            people = decode(
-                maps,
-                keypoint_threshold=self.settings.keypoint_threshold,
-                skeleton=self.skeleton,
-            )
+            # The decoder's own limit, which is lower, applies before people share keypoints, and so another one would
+            # change who gets which.
+            people = decode(maps, keypoint_threshold=self.settings.keypoint_threshold, skeleton=self.skeleton)
             kept = [person for person in people if person.score >= self.min_score]
             rows, columns = letterbox.image_cells
             kept_maps = maps[:, :rows, :columns] if self.keep_maps else None
@@ -248,7 +234,7 @@ class Predictor:
         predictor = copy.copy(self)
         predictor.keep_maps = True
         batch = predictor.prepare_inputs([to_bgr(image, channels)])
-        rows, columns = batch.map_letterboxes[0].image_cells
+        rows, columns = batch.letterboxes[0][0].image_cells
         return predictor.run_network(batch)[0][:, :rows, :columns]
 
     def letterbox(self, image_size: tuple[int, int], scale: float = 1.0) -> Letterbox:
@@ -258,8 +244,7 @@ class Predictor:
     def reduction_of(self, image_size: tuple[int, int]) -> int:
         """How much smaller an image of (height, width) may be read, so that it still is not enlarged for the network.
 
-        One of ``REDUCTIONS`` that divides both, so that pixels of the smaller image cover those of the image exactly;
-        else 1.
+        One of ``REDUCTIONS`` that divides both, or 1: pixels of the smaller image cover those of the image exactly.
         """
         resized = self.letterbox(image_size, max(self.settings.scales)).resized
         for reduction in REDUCTIONS:
@@ -279,12 +264,15 @@ def read_single_image(image: ImageInput, channels: ChannelOrder) -> Frame:
     if not isinstance(image, (str, os.PathLike)) or is_encoded(image):
         return Frame(IN_MEMORY, to_bgr(image, channels))
     [source, *others] = find_sources([str(image)])
-    frames = list(itertools.islice(read_animation(source, FrameSelection()), 2)) if source.kind == "animation" else []
-    if others or source.kind in ("video", "camera") or len(frames) > 1:
+    is_several = bool(others) or source.kind in ("video", "camera")
+    frames = [] if is_several else list(itertools.islice(read_frames(source), 2))
+    if len(frames) != 1:
         raise DataError(
             f"{image} is not a single image; use predictor.stream({str(image)!r}), which returns a result for each"
         )
-    return frames[0] if frames else Frame(source, to_bgr(source.path or str(source.url)))
+    if frames[0].error is not None:
+        raise frames[0].error
+    return frames[0]
 
 
 def _network_in_memory(
@@ -293,7 +281,6 @@ def _network_in_memory(
     amp: Amp | Literal["auto"] | None,
     backend: BackendName,
 ) -> MapFunction:
-    """What computes the maps with a module or a function; ``ConfigError`` if ``network`` is neither."""
     if backend not in ("auto", "torch"):
         raise ConfigError(f"backend {backend!r} runs files; give the path of the checkpoint instead of the network")
     if not callable(network):

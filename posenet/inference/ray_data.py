@@ -32,11 +32,7 @@ class PredictPeople:
         self._predictor = Predictor(checkpoint, **options)
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Find the people in a batch.
-
-        Raises:
-            DataError: the batch has neither a column ``image`` nor a column ``bytes``, or an array is no image.
-        """
+        """Find the people in a batch; ``DataError`` if it has neither column, or an array is no image."""
         if "bytes" in batch:
             frames = [_decode(data, self._predictor) for data in batch["bytes"]]
         elif "image" in batch:

@@ -89,14 +89,10 @@ class Result(Sequence[Person]):
 
     @property
     def image(self) -> np.ndarray:
-        """(H, W, 3) uint8 BGR, upright; empty if it could not be read.
-
-        Where ``posenet.predict`` draws nothing, large files are read smaller. Then this reads the file again.
-        """
+        """(H, W, 3) uint8 BGR, upright; empty if it could not be read."""
         frame = self.frame
-        if frame.image.shape[:2] == frame.size:
-            return frame.image
-        return read_image(str(frame.source.location))
+        is_whole = frame.image.shape[:2] == frame.size  # where nothing is drawn, large files are read smaller
+        return frame.image if is_whole else read_image(str(frame.source.location))
 
     @property
     def path(self) -> str | None:

@@ -19,9 +19,7 @@ from posenet.inference.evaluation import (
     predict_annotated_images,
 )
 from posenet.inference.predictor import Predictor
-from posenet.person import Person
 from posenet.settings import InferenceConfig
-from posenet.skeleton import COCO
 from posenet.visualization.drawing import MIN_SCORE
 from tests.helpers.drawn_data import document, person, write_annotations
 from tests.helpers.spot_data import write_spot_split
@@ -60,16 +58,6 @@ def test_missing_and_damaged_images_are_named(spot_file: Path, tmp_path: Path) -
     (tmp_path / "3.png").unlink()
     with pytest.raises(DataError, match=r"1 of 8 images are missing.*3\.png"):
         evaluate(spot_file, tmp_path, annotations, progress=False)
-
-
-def test_real_annotations_score_one(coco_sample: Path) -> None:
-    split = read_split(coco_sample / "annotations" / "person_keypoints_val2017.json")
-    results = []
-    for entry in split.people:
-        if entry["num_keypoints"]:
-            joints = COCO.to_network_order(np.reshape(entry["keypoints"], (1, 17, 3)))[0]
-            results.append(Person(joints, 1.0).to_coco_result(entry["image_id"]))
-    assert compute_coco_metrics(results, split).metrics == pytest.approx(dict.fromkeys(METRICS, 1.0), abs=1e-6)
 
 
 def test_batches_and_shares_give_one_result(tmp_path: Path) -> None:

@@ -156,24 +156,6 @@ def test_other_images_are_interpolated_by_cubic_polynomials(size):
     np.testing.assert_array_equal(resized, cv2.resize(image, (width, height), interpolation=cv2.INTER_CUBIC))
 
 
-@pytest.mark.parametrize("zoom", [1.7, 0.8, 0.37, 0.11])
-@pytest.mark.parametrize("size", [(480, 640), (481, 641)])
-def test_a_point_of_the_image_is_where_keypoints_are_mapped_back_from(size, zoom):
-    resized = (round(size[0] * zoom), round(size[1] * zoom))
-    x, y = 300.0, 200.0
-    rows, columns = np.mgrid[: size[0], : size[1]]
-    spot = 250 * np.exp(-((columns - x) ** 2 + (rows - y) ** 2) / (2 * 20**2))
-    image = np.repeat(spot.astype(np.uint8)[:, :, None], 3, axis=2)
-    letterbox = Letterbox(resized, padded=resized)
-
-    weight = letterbox.apply(image)[:, :, 0].astype(float)
-    rows, columns = np.mgrid[: resized[0], : resized[1]]
-    keypoints = np.zeros((18, 3), np.float32)
-    keypoints[0] = ((columns * weight).sum() / weight.sum(), (rows * weight).sum() / weight.sum(), 1)
-    [mapped] = letterbox.map_back([Person(keypoints, 1.0)], size)
-    np.testing.assert_allclose(mapped.keypoints[0, :2], (x, y), atol=0.03 / zoom)  # 0.03 pixels of the resized image
-
-
 def test_the_decoder_receives_one_more_cell_on_each_side_where_there_is_padding():
     assert Letterbox((97, 131), (128, 192)).decoded_cells == (26, 34)
     assert Letterbox((128, 192), (128, 192)).decoded_cells == (32, 48)

@@ -9,7 +9,6 @@ import pytest
 
 from posenet.inference.media.sources import IN_MEMORY, Frame
 from posenet.inference.result import Result
-from posenet.person import Person
 from posenet.skeleton import COCO
 from tests.helpers.moving_people import person_at
 
@@ -52,13 +51,3 @@ def test_pandas_makes_tables_of_people_and_of_keypoints(result: Result) -> None:
     assert keypoints.loc[1, "left_wrist"].tolist() == result.keypoints[1, WRIST].tolist()
     found = keypoints[keypoints.score > 0]
     assert (0, "left_wrist") not in found.index and len(found) == 2 * COCO.num_keypoints - 1
-
-
-def test_people_of_other_programs_become_persons() -> None:
-    """In COCO's order, as most other programs have them."""
-    sv = pytest.importorskip("supervision", reason="supervision is not installed (pip install supervision)")
-    rows = person_at(150).to_coco()[None]
-    keypoints = sv.KeyPoints(xy=rows[..., :2], keypoint_confidence=rows[..., 2])
-    joined = np.dstack([keypoints.xy, keypoints.keypoint_confidence])
-    [person] = [Person.from_coco(row, score=float(row[:, 2].mean())) for row in joined]
-    np.testing.assert_array_equal(person.to_coco(), rows[0])

@@ -17,10 +17,9 @@ import torch
 
 from posenet.inference import pipeline
 from posenet.inference.media.sources import IN_MEMORY, Frame, Source
-from posenet.inference.pipeline import RUNNING_BATCHES, WINDOW_BATCHES, predict_frames
+from posenet.inference.pipeline import RUNNING_BATCHES, WINDOW_BATCHES, predict_frames, split_into_blocks
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
-from posenet.inference.split_among_processes import split_into_blocks
 from posenet.settings import InferenceConfig
 from tests.helpers.spot_networks import NOSE, SpotNetwork, spot_image
 

@@ -237,7 +237,7 @@ def test_inputs_that_do_not_exist_are_an_error_before_anything_is_written(inputs
 def test_a_selection_without_frames_is_refused(clip: Path, selection: dict[str, float]) -> None:
     name, value = next(iter(selection.items()))
     for run in (predict, lambda path, predictor, **options: list(predictor.stream(path, **options))):
-        with pytest.raises(ConfigError, match=f"{name} {value} "):
+        with pytest.raises(ConfigError, match=f"{name} {value}"):
             run(clip, spot_predictor(), **selection)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from posenet.devices.ranks import Ranks
 from posenet.inference.media.sources import Source
-from posenet.inference.split_among_processes import MAX_BLOCK_BATCHES, split_into_blocks
+from posenet.inference.pipeline import MAX_BLOCK_BATCHES, split_into_blocks
 
 
 @pytest.mark.parametrize("num_images", [1000, 20_000])

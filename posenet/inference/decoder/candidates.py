@@ -15,23 +15,15 @@ The limb score is computed for pairs with a prefilter score above 0. docs/notes/
 
 Any number of people is found. Maps of noise have so many peaks and pairs that time and memory need a limit, which grows
 with the size of the maps. Three limits follow from what people can be; images of a few dozen people reach none of them:
-
-- The strongest candidates of each keypoint are kept, so many that they have at most ``MAX_PAIRS_PER_CELL`` pairs for
-  every cell of a map. The maps of a 640 x 480 image, 512 pixels high, have room for 210 of each.
-- Where a body part has more than ``MANY_PAIRS`` pairs, the ``MAX_NEAREST`` shortest pairs that pass the prefilter at
-  each candidate for its first end become limbs, and of these the shortest ones at each candidate for its second end.
-  The response between candidates that are farther apart comes from the people between them.
-- A candidate has one limb of each body part in a person, so of more than ``MANY_LIMBS`` the ``MAX_RIVALS`` best ones at
-  both ends are enough to group by (``best_limbs``).
-
-Values that are read must be finite, and are clipped to the range from 0 to ``MAX_VALUE``.
+the strongest candidates (``MAX_PAIRS_PER_CELL``), the shortest pairs (``MANY_PAIRS``, ``MAX_NEAREST``), and the best
+limbs (``MANY_LIMBS``, ``MAX_RIVALS``). Values that are read must be finite, and are clipped to at most ``MAX_VALUE``.
 """
 
 from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -40,9 +32,11 @@ from posenet.errors import DataError
 from posenet.skeleton import Skeleton
 
 MAX_PAIRS_PER_CELL = 60
-"""Pairs of candidates for all body parts together, for every cell of a map."""
+"""Pairs of candidates for all body parts together, for every cell of a map. The maps of a 640 x 480 image, 512 pixels
+high, have room for 210 candidates of each keypoint."""
 MANY_PAIRS = 2**12
-"""Of a body part with more pairs than this, only short ones become limbs."""
+"""Of a body part with more pairs than this, only short ones become limbs: the response between candidates that are
+farther apart comes from the people between them."""
 MAX_NEAREST = 10
 """Short pairs at each of their ends. Of the limbs inside the people of crowds, 95 % are one of the two shortest."""
 MANY_LIMBS = 1500
@@ -65,8 +59,7 @@ SAMPLE_POSITIONS = np.linspace(0, 1, 10, dtype=np.float32)
 """Where the limb score samples a pair."""
 
 
-@dataclass(frozen=True)
-class KeypointCandidates:
+class KeypointCandidates(NamedTuple):
     """N keypoint candidates of one image, sorted by keypoint, then highest score first."""
 
     keypoint: np.ndarray
@@ -77,8 +70,7 @@ class KeypointCandidates:
     """(N,) float32, height of the peak."""
 
 
-@dataclass(frozen=True)
-class Limbs:
+class Limbs(NamedTuple):
     """M pairs of candidates that may be the two ends of a body part."""
 
     part: np.ndarray
@@ -109,18 +101,11 @@ def find_keypoints(maps: np.ndarray, threshold: float) -> KeypointCandidates:
 
     order = np.lexsort((-score, keypoint))  # by keypoint, then highest score first
     order = order[score[order] >= threshold]  # the centre of a ring-shaped plateau may be low
-
-    keypoint = keypoint[order]
-    column = column[order]
-    row = row[order]
+    keypoint, column, row = keypoint[order], column[order], row[order]
     score = np.minimum(score[order], MAX_VALUE)
-    offset = np.stack(
-        [
-            _peak_offset(tall[row, column - 1], score, tall[row, column + 1]),
-            _peak_offset(tall[row - 1, column], score, tall[row + 1, column]),
-        ],
-        axis=1,
-    )
+    x_offset = _peak_offset(tall[row, column - 1], score, tall[row, column + 1])
+    y_offset = _peak_offset(tall[row - 1, column], score, tall[row + 1, column])
+    offset = np.stack([x_offset, y_offset], axis=1)
     origin = np.stack([np.ones_like(keypoint), keypoint * (height + 2) + 1], axis=1)  # cell (0, 0) in the tall map
     xy = centre[order] - origin + np.where(is_single[order], offset, 0)
     return KeypointCandidates(keypoint, xy.astype(np.float32), score)
@@ -144,10 +129,7 @@ def _plateau_centres(is_peak: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _peak_offset(before: np.ndarray, peak: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Offset of a Gaussian's top from the middle one of three adjacent cells, -0.5 to 0.5.
-
-    The logarithm of a Gaussian is a parabola. The offset is 0 where a neighbour has no value, as at the map's border.
-    """
+    """Offset of a Gaussian's top from the middle one of three adjacent cells; 0 where a neighbour has no value."""
     known = (before > 0) & (after > 0)
     before, peak, after = (np.log(np.where(known, np.minimum(value, MAX_VALUE), 1)) for value in (before, peak, after))
     curvature = 2 * peak - before - after
@@ -168,7 +150,7 @@ def limit_candidates(candidates: KeypointCandidates, num_cells: int, skeleton: S
         return candidates
     most = bisect.bisect_right(range(largest), MAX_PAIRS_PER_CELL * num_cells, key=num_pairs) - 1
     kept = np.arange(len(candidates.keypoint)) - np.searchsorted(candidates.keypoint, candidates.keypoint) < most
-    return KeypointCandidates(candidates.keypoint[kept], candidates.xy[kept], candidates.score[kept])
+    return KeypointCandidates(*(values[kept] for values in candidates))
 
 
 def find_limbs(maps: np.ndarray, candidates: KeypointCandidates, threshold: float, skeleton: Skeleton) -> Limbs:
@@ -184,7 +166,7 @@ def find_limbs(maps: np.ndarray, candidates: KeypointCandidates, threshold: floa
 def _pairs_to_score(
     maps: np.ndarray, candidates: KeypointCandidates, threshold: float, skeleton: Skeleton
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(M,) part and (M, 2) rows of the pairs that pass the prefilter and are short enough (see the module), sorted."""
+    """(M,) part and (M, 2) rows of the pairs that pass the prefilter and are short enough, sorted."""
     start = np.searchsorted(candidates.keypoint, np.arange(skeleton.num_keypoints + 1))  # first row of each keypoint
     is_large = np.diff(start)[skeleton.part_ends].prod(axis=1) > MANY_PAIRS
     part, first, second = _all_pairs(start, skeleton.part_ends, np.flatnonzero(~is_large))
@@ -227,7 +209,7 @@ def drop_weak_limbs(limbs: Limbs, num_candidates: int, skeleton: Skeleton) -> Li
         np.maximum.at(best, (limbs.part, end), limbs.score)
     best_rival = best[limbs.part[:, None], limbs.ends].max(axis=1)
     kept = limbs.score > np.maximum(MIN_LIMB_SCORE, MIN_SHARE_OF_BEST * best_rival)
-    return Limbs(limbs.part[kept], limbs.ends[kept], limbs.score[kept])
+    return Limbs(*(values[kept] for values in limbs))
 
 
 def best_limbs(limbs: Limbs, num_candidates: int) -> Limbs:
@@ -236,7 +218,7 @@ def best_limbs(limbs: Limbs, num_candidates: int) -> Limbs:
         return limbs
     ranks = [_rank_within(limbs.part * num_candidates + end, -limbs.score) for end in limbs.ends.T]
     kept = np.maximum(*ranks) < MAX_RIVALS
-    return Limbs(limbs.part[kept], limbs.ends[kept], limbs.score[kept])
+    return Limbs(*(values[kept] for values in limbs))
 
 
 def _rank_within(group: np.ndarray, value: np.ndarray) -> np.ndarray:
@@ -254,7 +236,9 @@ def _mean_response(
     """The mean of the parts' maps at ``PREFILTER_POSITIONS`` between rows of ``xy``; the three indices broadcast."""
     position = PREFILTER_POSITIONS.reshape(-1, *[1] * max(first.ndim, second.ndim))
     x, y = _points_between(xy, first, second, position)
-    return np.asarray(_nearest_values(maps, part, x, y).mean(axis=0))
+    column, row = np.rint(x).astype(np.intp), np.rint(y).astype(np.intp)
+    _, height, width = maps.shape
+    return np.asarray(_clipped(maps.reshape(-1)[(part * height + row) * width + column]).mean(axis=0))
 
 
 def _length(xy: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -282,14 +266,6 @@ def _points_between(
     """x and y of points on the lines between rows of (N, 2) ``xy``; position 0 is the first row, 1 the second."""
     x, y = xy.T
     return x[first] + (x[second] - x[first]) * position, y[first] + (y[second] - y[first]) * position
-
-
-def _nearest_values(maps: np.ndarray, part: np.ndarray | np.intp, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Values of the parts' maps in the cells nearest to the points, all of which are in the maps."""
-    height, width = maps.shape[1:]
-    column = np.rint(x).astype(np.intp)
-    row = np.rint(y).astype(np.intp)
-    return _clipped(maps.reshape(-1)[(part * height + row) * width + column])
 
 
 def _interpolated_values(maps: np.ndarray, part: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -71,7 +71,6 @@ def decode(
         People, highest score first, with keypoints in pixels of the network input. ``assemble_people`` states their
         score. Two people can have the same keypoint where theirs coincide (``complete_people``). If the skeleton has a
         layout, keypoints with low scores are moved from their peak towards where the rest of their person suggests.
-        In maps of noise, time and memory are limited in proportion to the size of the maps; see ``candidates``.
 
     Raises:
         ValueError: the shape or the type of the maps does not fit, or an argument is out of range.
@@ -120,8 +119,7 @@ def assemble_people(
     pose_model: PoseModel | None,
     skeleton: Skeleton,
 ) -> list[Person]:
-    """The people that candidates and limbs make, ``max_people`` at most. Other arguments and the result are those of
-    ``decode``. Without a ``pose_model``, as for maps of noise, limbs alone make them.
+    """The people that candidates and limbs make; without a ``pose_model``, as for maps of noise, limbs alone.
 
     A person with n of K keypoints, of scores s_i, without those that ``complete_people`` adds, has the score
 
@@ -168,9 +166,8 @@ def group_into_people(
 ) -> tuple[np.ndarray, bool]:
     """The person of every candidate, (N,) from 0, and whether the maps are so clear that they show all limbs.
 
-    The candidates are grouped by their limbs, and again after the scores of limbs that are too long for the size of
-    their person were lowered. Then fragments are assigned to people. Without a pose model, the last two steps are
-    skipped.
+    The candidates are grouped by their limbs. With a pose model, they are grouped again after the scores of limbs that
+    are too long for the size of their person were lowered, and fragments are assigned to people.
     """
     label = _consecutive(group_candidates(candidates.keypoint, limbs.ends, limbs.score))
     if pose_model is None or not len(label):
@@ -240,16 +237,11 @@ def group_candidates(keypoint: np.ndarray, ends: np.ndarray, score: np.ndarray) 
 def assign_fragments(
     pose_model: PoseModel, position: np.ndarray, score: np.ndarray, limbs_are_complete: bool, max_groups: int
 ) -> np.ndarray:
-    """Assign every fragment to the person who lacks its keypoints, and whose pose fits it best.
+    """(G,) the group that each group becomes a part of, whose pose fits it best; itself if it is not assigned.
 
-    Args:
-        position, score: (G, K) positions and scores of the groups; see ``pose_model``.
-        limbs_are_complete: whether the maps show all limbs. If they do, a fragment is not assigned to a person if the
-            skeleton has a body part between them: the limb of that part would have joined them already.
-        max_groups: groups that may receive fragments or be assigned: those with the highest sum of scores.
-
-    Returns:
-        (G,) the group that each group becomes a part of; itself if it is not assigned.
+    ``position`` and ``score`` are (G, K), see ``pose_model``. If the maps show all limbs, a fragment is not assigned to
+    a person if the skeleton has a body part between them: the limb of that part would have joined them already. Only
+    the ``max_groups`` with the highest sums of scores take part.
     """
     found = score > 0
     total = score.sum(axis=1)
@@ -291,8 +283,6 @@ def _assignment_costs(
     errors (see ``PoseModel.expect_keypoints``), it is a negative log likelihood up to a constant:
 
         mean(d^2 / sigma^2) + mean(log sigma^2)
-
-    ``fragment`` and ``person`` are (M,) groups.
     """
     people, row = np.unique(person, return_inverse=True)
     expected, sigma = pose_model.expect_keypoints(position[people], found[people])
@@ -312,7 +302,7 @@ def _assignment_costs(
 
 
 def _have_common(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """(A, B) whether two rows of bools, of (A, K) and (B, K), have a true value in common."""
+    """(A, B) whether rows of (A, K) and (B, K) bools have a true value in common."""
     return np.asarray(first.astype(np.float32) @ second.astype(np.float32).T > 0)
 
 
@@ -334,16 +324,11 @@ def complete_people(
     2. The nearest other candidate, as the estimate; not if the maps show all limbs.
     3. The expected position, as the estimate.
 
-    For people with fewer keypoints, and without a pose model, the estimate is the mean position of the
-    keypoints found.
-
-    Args:
-        keypoints: (P, K, 3) x and y in cells and score; all 0 where a keypoint was not found.
-        linked: the pairs of a person and a candidate that a limb connects; see ``_linked_pairs``.
+    For people with fewer keypoints, and without a pose model, the estimate is the mean of the keypoints found.
 
     Returns:
-        (P, K, 3) float32 keypoints, and (P, K, 2) float32 estimates, x and y in cells; those of keypoints that were
-        found have no meaning.
+        (P, K, 3) float32 keypoints as given, and (P, K, 2) float32 estimates in cells; those of keypoints that
+        were found have no meaning.
     """
     found = keypoints[..., 2] > 0
     count = found.sum(axis=1)

@@ -1,7 +1,7 @@
 """The pose model: where the keypoints of one person are relative to each other.
 
-G groups of keypoints are two arrays: the positions of their K keypoints, (G, K) complex, and their scores, (G, K); both
-are 0 for keypoints that were not found.
+G groups of keypoints are two arrays: the positions of their K keypoints, (G, K) complex in cells, and their scores,
+(G, K), or whether they were found; both are 0 for keypoints that were not found.
 
 Coordinates are map cells, x right and y down, as complex numbers x + iy. For each keypoint k of an upright person,
 ``Skeleton.layout`` states an expected height h_k, its distance below the hips, and a spread s_k, its root-mean-square
@@ -91,10 +91,6 @@ class PoseModel:
         UPRIGHT_WEIGHT |a| i is added, which turns the axis towards upright.
 
         Origin. The regression line passes through the means: o = M(z) - a M(h).
-
-        Args:
-            position: (G, K) complex, in cells; 0 for keypoints that were not found.
-            found: (G, K) bool.
 
         Returns:
             (G, 1) origins and (G, 1) axes, complex, in cells. The axis of a single keypoint is 0.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 MAX_FILES = 8
 """Files in the cache; the one that was used last is the last to go. A network of four stacks takes 500 MB."""
-_CODE = ("onnx_export.py", "exported_file.py")
+_CODE = ("onnx_export.py", "runtimes.py")
 """Code beside the network's that a file depends on."""
 _CHECKSUM_BYTES = hashlib.sha256().digest_size
 
@@ -105,5 +105,4 @@ def run_converted(
 
     if device.lower() in ("auto", "cpu") and select_amp(torch.device("cpu"), amp) == "off":
         amp = "off"  # "auto" could mean bf16 to the runtime where PyTorch computes in float32: less accurate
-    threads = torch.get_num_threads()
-    return load_onnx(model, backend, str(checkpoint), device=device, amp=amp, threads=threads)[0]
+    return load_onnx(model, backend, str(checkpoint), device, amp, torch.get_num_threads())

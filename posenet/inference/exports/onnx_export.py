@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,11 +17,12 @@ from torch import Tensor, nn
 import posenet
 from posenet.errors import DataError
 from posenet.images import read_image
-from posenet.inference.exports.exported_file import INPUT, OUTPUT, describe_config, require_packages
+from posenet.inference.exports.runtimes import CONSTANTS, INPUT, OUTPUT, PROPERTY, require_packages
 from posenet.model.fused import FusedNetwork
-from posenet.model.input_format import images_to_input
+from posenet.model.layers import images_to_input
 from posenet.progress_bar import progress_bar
-from posenet.settings import INPUT_MULTIPLE, Config
+from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, PADDING, Config, config_to_dict
+from posenet.skeleton.skeleton_file import skeleton_to_table
 
 if TYPE_CHECKING:
     import onnx
@@ -33,23 +35,21 @@ FLOAT_CONVOLUTIONS = 2
 
 
 class ImagesToMaps(nn.Module):
-    """The exported computation."""
+    """The exported computation: (N, H, W, 3) uint8 BGR, H and W multiples of 64, to (N, C, H/4, W/4) float32."""
 
     def __init__(self, network: nn.Module, upsample_first: bool) -> None:
         super().__init__()
         self.network = FusedNetwork(network, "off", upsample_first)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(N, H, W, 3) uint8 BGR, with H and W multiples of 64, to (N, C, H/4, W/4) float32."""
         return self.network.heatmaps(images_to_input(images))
 
 
 def build_onnx(network: nn.Module, config: Config, *, for_quantization: bool = False) -> onnx.ModelProto:
-    """An ONNX model of a copy of a network for any batch size, height and width; images and maps are as in ``forward``.
+    """An ONNX model of a copy of a network, with ``INPUT`` and ``OUTPUT``, for any batch size, height and width.
 
-    What prediction needs of the configuration, which is that of the network, is stored in the model.
-    ``for_quantization`` enlarges maps before they are convolved; the result is the same. ``ConfigError`` if a package
-    is missing.
+    What prediction needs of the configuration is stored in the model. ``for_quantization`` enlarges maps before they
+    are convolved; the result is the same. ``ConfigError`` if a package is missing.
     """
     require_packages("onnx")
     import onnx
@@ -81,10 +81,7 @@ def build_onnx(network: nn.Module, config: Config, *, for_quantization: bool = F
 
 
 def read_calibration_images(files: Sequence[Path], prepare: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
-    """Read at most ``CALIBRATION_IMAGES`` images from all parts of a list, as network inputs (H, W, 3) uint8 BGR.
-
-    ``prepare`` resizes and pads an image for the network; see ``Predictor.letterbox``.
-    """
+    """Read at most ``CALIBRATION_IMAGES`` from all parts of a list; ``prepare`` resizes and pads each."""
     count = min(len(files), CALIBRATION_IMAGES)
     positions = np.linspace(0, len(files) - 1, count).round().astype(int)
     return [prepare(read_image(files[position])) for position in positions]
@@ -93,8 +90,6 @@ def read_calibration_images(files: Sequence[Path], prepare: Callable[[np.ndarray
 def quantize_onnx(model: onnx.ModelProto, config: Config, images: Sequence[np.ndarray]) -> onnx.ModelProto:
     """A model in which all convolutions but the last ``FLOAT_CONVOLUTIONS`` are in 8-bit integers.
 
-    Weights have a scale for each output channel. Inputs have one scale, from their smallest to their largest value on
-    the calibration images. ONNX Runtime's quantizer writes QuantizeLinear and DequantizeLinear before the convolutions.
     Weights are between -64 and 64: on x86 processors without VNNI, the sum of two products of an 8-bit input and a
     weight has to fit into 16 bits, and larger ones would be cut off without a word.
 
@@ -146,7 +141,7 @@ def quantize_onnx(model: onnx.ModelProto, config: Config, images: Sequence[np.nd
 
 
 def _describe(model: onnx.ModelProto, config: Config, precision: str) -> None:
-    """State who has written a model, what it computes, and the settings that are needed to use it."""
+    """Write into a model who has written it, what it computes, and the settings that are needed to use it."""
     import onnx
 
     model.producer_name = "posenet"
@@ -156,6 +151,23 @@ def _describe(model: onnx.ModelProto, config: Config, precision: str) -> None:
     channels.dim_value = config.model.skeleton.num_channels  # replaces a name
     onnx.helper.set_model_props(model, describe_config(config, precision))
     onnx.checker.check_model(model)
+
+
+def describe_config(config: Config, precision: str) -> dict[str, str]:
+    """The properties of a file with convolutions in float32 or int8; other programs need some of the entries."""
+    tables = config_to_dict(config)
+    stored: dict[str, Any] = {
+        "precision": precision,
+        "colours": "BGR",
+        "padding": PADDING,
+        "padded_sides": ["right", "bottom"],
+        "first_cell": (MAP_STRIDE - 1) / 2,
+        "channels": config.model.skeleton.describe_channels(),
+        "inference": tables["inference"],
+        "tracking": tables["tracking"],
+        "model": {"skeleton": skeleton_to_table(config.model.skeleton)},
+    }
+    return {PROPERTY: json.dumps(CONSTANTS | stored)}
 
 
 def _copy_shared_weights(model: onnx.ModelProto) -> None:

@@ -1,8 +1,12 @@
-"""ONNX files as functions from images to maps, with OpenVINO or ONNX Runtime. This module does not import PyTorch."""
+"""ONNX files as functions from images to maps, with OpenVINO or ONNX Runtime. This module does not import PyTorch.
+
+A file has one property, JSON with the settings and the meaning of the arrays.
+"""
 
 from __future__ import annotations
 
 import functools
+import json
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -13,14 +17,24 @@ import numpy as np
 
 from posenet.errors import CheckpointError, ConfigError
 from posenet.files import read_input
-from posenet.inference.exports.exported_file import INPUT, OUTPUT, read_config
 from posenet.inference.networks import RUNTIMES, BackendName, MapFunction, is_installed
-from posenet.messages import truncate_for_message
-from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, Config
+from posenet.messages import to_single_line
+from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, Config, config_from_dict
 
 if TYPE_CHECKING:
     from posenet.devices.precision import Amp
 
+INPUT = "images"
+"""Name of the input of a file: (N, H, W, 3) uint8 BGR, H and W multiples of ``INPUT_MULTIPLE``."""
+OUTPUT = "maps"
+"""Name of the output: (N, C, H/4, W/4) float32."""
+PROPERTY = "posenet"
+"""Key of the property in the file."""
+
+CONSTANTS = {"format": 2, "multiple": INPUT_MULTIPLE, "stride": MAP_STRIDE}
+"""Entries that are the same in all files of this version. Files of format 1 computed candidates instead of maps."""
+MAX_REASON = 200
+"""Characters of a runtime's reason why it cannot use a file."""
 _OPENVINO_PRECISIONS = {"off": "f32", "bf16": "bf16", "fp16": "f16"}
 _OPENVINO_CAPABILITIES = {"bf16": "BF16", "fp16": "FP16"}
 """What a device lists if it can compute in a precision."""
@@ -28,8 +42,15 @@ _CUDA = "CUDAExecutionProvider"
 _ORT_ERRORS_ONLY = 3
 """A logging level of ONNX Runtime."""
 
-LoadedGraph = tuple[MapFunction, Mapping[str, str]]
-"""An ONNX file that a runtime has loaded, and the properties in the file."""
+Loaded = tuple[MapFunction, Mapping[str, str]]
+"""What computes the maps, and the properties in the file."""
+
+
+def require_packages(*packages: str) -> None:
+    """``ConfigError`` if a package that exporting needs is not installed."""
+    missing = [package for package in packages if not is_installed(package)]
+    if missing:
+        raise ConfigError(f"exporting needs the package {' and '.join(missing)}; pip install 'simplepose[export]'")
 
 
 def load_exported_file(
@@ -45,25 +66,42 @@ def load_exported_file(
         raise CheckpointError(f"cannot read {path}: {error.strerror}; check the path") from error
     text = os.environ.get("OMP_NUM_THREADS", "")  # which PyTorch reads too
     threads = int(text) if text.isdecimal() and int(text) > 0 else None
-    compute_maps, properties = load_onnx(model, runtime, str(path), device=device, amp=amp, threads=threads)
-    config = read_config(properties, str(path))
-    try:
-        maps = compute_maps(np.zeros((1, INPUT_MULTIPLE, INPUT_MULTIPLE, 3), np.uint8))
-    except Exception as error:  # its input or output has another name; each runtime raises errors of its own classes
-        raise CheckpointError(f"{path} is not a file that posenet export-onnx has written; export it again") from error
+    network = load_onnx(model, runtime, str(path), device, amp, threads)
+    config = read_config(network.properties, str(path))
     size = INPUT_MULTIPLE // MAP_STRIDE
     expected = (1, config.model.skeleton.num_channels, size, size)
-    if maps.shape != expected or maps.dtype != np.float32:
+    try:
+        maps = network(np.zeros((1, INPUT_MULTIPLE, INPUT_MULTIPLE, 3), np.uint8))
+        if maps.shape != expected:
+            raise ValueError(f"{OUTPUT} of shape {maps.shape} instead of {expected}")
+        # A weight that is not finite spreads: even 0 times it is NaN.
+        if not np.isfinite(maps).all():
+            raise ValueError(f"{OUTPUT} that are NaN or infinite")
+    except Exception as error:  # each runtime raises errors of its own classes
+        reason = to_single_line(str(error))[:MAX_REASON]
         raise CheckpointError(
-            f"{path} computes maps of shape {maps.shape} and type {maps.dtype}, but {expected} and float32 belong to "
-            "the skeleton in its metadata: the network and the metadata are of different files; export it again"
-        )
-    # A weight that is not finite spreads: even 0 times it is NaN.
-    if not np.isfinite(maps).all():
+            f"{path} does not compute the maps of the skeleton in its metadata ({reason}); export the network again"
+        ) from error
+    return network, config
+
+
+def read_config(properties: Mapping[str, str], source: str) -> Config:
+    """The configuration of a file that this version of posenet has written, or ``CheckpointError``."""
+    try:
+        stored = json.loads(properties[PROPERTY])
+        constants = {name: stored[name] for name in CONSTANTS}
+        stored["model"]["skeleton"]["keypoints"]  # it is a table: a text would be the name of any file
+        sections = {name: stored[name] for name in ("inference", "model")}
+        sections["tracking"] = stored.get("tracking", {})  # files of version 0.5 lack it
+        config = config_from_dict(sections, source, from_checkpoint=True)
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError, ConfigError) as error:
         raise CheckpointError(
-            f"{path}: its output {OUTPUT} is NaN or infinite for a black image; check the weights and export them again"
-        )
-    return compute_maps, config
+            f"{source} is not a file that this version of posenet export-onnx has written: its metadata lack the "
+            "settings, or have one that is not valid; export the network again"
+        ) from error
+    if constants != CONSTANTS:
+        raise CheckpointError(f"{source} is from another version of posenet; export the network again")
+    return config
 
 
 def _choose_runtime(path: Path, device: str) -> str:
@@ -76,10 +114,10 @@ def _choose_runtime(path: Path, device: str) -> str:
 
 
 class ExportedNetwork:
-    """Runs an ONNX file in a runtime. A pickle has the file, which is loaded again, on the same kind of device."""
+    """Runs an ONNX file in a runtime. A pickle has the arguments of ``load_onnx``, which loads the file again."""
 
-    def __init__(self, compute_maps: MapFunction, arguments: tuple[Any, ...]) -> None:
-        self._compute_maps = compute_maps
+    def __init__(self, loaded: Loaded, arguments: tuple[Any, ...]) -> None:
+        self._compute_maps, self.properties = loaded
         self._arguments = arguments
 
     def __call__(self, images: np.ndarray) -> np.ndarray:
@@ -87,45 +125,34 @@ class ExportedNetwork:
         return self._compute_maps(images)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return _load_again, self._arguments
-
-
-def _load_again(
-    model: bytes, runtime: str, source: str, device: str, amp: Amp | Literal["auto"], threads: int | None
-) -> MapFunction:
-    return load_onnx(model, runtime, source, device=device, amp=amp, threads=threads)[0]
+        return load_onnx, self._arguments
 
 
 def load_onnx(
-    model: bytes, runtime: str, source: str, *, device: str, amp: Amp | Literal["auto"], threads: int | None
-) -> LoadedGraph:
+    model: bytes, runtime: str, source: str, device: str, amp: Amp | Literal["auto"], threads: int | None
+) -> ExportedNetwork:
     """Load an ONNX file, which messages call ``source``, with one of ``RUNTIMES``.
 
     Args:
         device: a name of PyTorch's devices, a name of the runtime's devices, or "auto".
         threads: threads on a CPU; None for as many as the runtime chooses.
-
-    Raises:
-        CheckpointError: the runtime cannot load the file.
-        ConfigError: the runtime is not installed, or it cannot use the device or the precision.
     """
     if not is_installed(runtime):
         raise ConfigError(f"backend {runtime} needs the package {runtime}; pip install 'simplepose[{runtime}]'")
     load = _load_with_openvino if runtime == "openvino" else _load_with_onnxruntime
     try:
-        compute_maps, properties = load(model, device, amp, threads)
-        return ExportedNetwork(compute_maps, (model, runtime, source, device, amp, threads)), properties
+        loaded = load(model, device, amp, threads)
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from error
     except Exception as error:  # each runtime raises errors of its own classes
-        reason = truncate_for_message(" ".join(str(error).split()))
+        reason = to_single_line(str(error))[:MAX_REASON]
         raise CheckpointError(
             f"{source} is damaged, not an ONNX file, or not supported: {RUNTIMES[runtime]} cannot load it ({reason})"
         ) from error
+    return ExportedNetwork(loaded, (model, runtime, source, device, amp, threads))
 
 
-def _load_with_openvino(model: bytes, device: str, amp: str, threads: int | None) -> LoadedGraph:
-    """Load and compile a graph for one of OpenVINO's devices."""
+def _load_with_openvino(model: bytes, device: str, amp: str, threads: int | None) -> Loaded:
     core = _openvino_core()
     name = "CPU" if device == "auto" else device.upper()
     if name not in core.available_devices:
@@ -175,8 +202,7 @@ def _openvino_core() -> Any:
     return core
 
 
-def _load_with_onnxruntime(model: bytes, device: str, amp: str, threads: int | None) -> LoadedGraph:
-    """Load a graph for a CPU, or for a GPU where ONNX Runtime has CUDA."""
+def _load_with_onnxruntime(model: bytes, device: str, amp: str, threads: int | None) -> Loaded:
     import onnxruntime
 
     if amp not in ("off", "auto"):

@@ -1,44 +1,49 @@
-"""From inputs of any kind to frames: ``read_frames``."""
+"""From inputs of any kind to frames: ``read_frames``. Pillow reads files of several images."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import importlib.util
+import io
 import itertools
 import logging
 import math
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
+from typing import TypeAlias, TypeVar, cast
 
 import numpy as np
 from PIL import Image
 
+from posenet.downloading import download_bytes
 from posenet.errors import ConfigError, DataError
+from posenet.files import read_input
 from posenet.images import (
     MAX_REASON,
     ChannelOrder,
     ImageInput,
     download_image,
+    image_places,
     is_encoded,
+    open_with_pillow,
     read_reduced_image,
     to_bgr,
 )
-from posenet.inference.media.animation import read_animation
 from posenet.inference.media.live import Camera, read_live
-from posenet.inference.media.sources import IN_MEMORY, Frame, FrameSelection, Source, find_sources
+from posenet.inference.media.sources import DEFAULT_FRAME_RATE, IN_MEMORY, Frame, FrameSelection, Source, find_sources
 from posenet.messages import to_single_line
 from posenet.threads import map_in_threads, read_ahead
-
-if TYPE_CHECKING:
-    from posenet.inference.media.video import PyAVReader
 
 READ_AHEAD = 8
 """Number of image files or frames of a video that are read before they are requested."""
 READ_THREADS = 4
 """Number of threads that read image files."""
+SHORTEST_MS = 20
+"""Images that state a shorter time, or none, are shown for 100 ms by browsers."""
+REPLACED_MS = 100
+
 _log = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
@@ -62,8 +67,7 @@ def read_frames(
     """Read the frames of images, folders, videos, streams and cameras, one input after the other.
 
     What cannot be read is a frame with an ``error``, and so is an input of several that does not exist. Only a few
-    frames are in memory at a time. An array may be overwritten when the next image is requested, as
-    ``cv2.VideoCapture.read`` does with an array that it is given.
+    frames are in memory at a time. An array may be overwritten when the next image is requested.
 
     Args:
         inputs: one or several; an iterable is read on the caller's thread, as its images are needed.
@@ -166,26 +170,56 @@ def _read_image(source: Source, reduction_of: Callable[[tuple[int, int]], int] |
 
 def _read_video(source: Source, selection: FrameSelection, stop_requested: Callable[[], bool]) -> Iterator[Frame]:
     """The frames of an animation, a video, a stream or a camera; a last one with the error that ends them."""
-    try:
-        yield from _frames_of(source, selection, stop_requested)
-    except Exception as error:
-        yield _failed(source, error)
+    with contextlib.ExitStack() as stack:
+        try:
+            if source.kind == "camera":
+                yield from read_live(Camera(source), selection, stop_requested)
+                return
+            if source.kind == "animation":
+                frames = _read_animation(source, selection)
+            else:
+                require_pyav()
+                from posenet.inference.media.video import PyAVReader
+
+                reader = PyAVReader(source)
+                if reader.is_live:
+                    yield from read_live(reader, selection, stop_requested)
+                    return
+                stack.callback(reader.close)
+                frames = reader.frames(selection)
+            yield from read_ahead(frames, READ_AHEAD)
+        except Exception as error:
+            yield _failed(source, error)
 
 
-def _frames_of(source: Source, selection: FrameSelection, stop_requested: Callable[[], bool]) -> Iterator[Frame]:
-    if source.kind == "animation":
-        yield from read_ahead(read_animation(source, selection), READ_AHEAD)
-        return
-    reader = Camera(source) if source.kind == "camera" else _open_video(source)
-    if isinstance(reader, Camera) or reader.is_live:
-        yield from read_live(reader, selection, stop_requested)
-        return
-    with contextlib.closing(reader):
-        yield from read_ahead(reader.frames(selection), READ_AHEAD)
-
-
-def _open_video(source: Source) -> PyAVReader:
-    require_pyav()
-    from posenet.inference.media.video import PyAVReader
-
-    return PyAVReader(source)
+def _read_animation(source: Source, selection: FrameSelection) -> Iterator[Frame]:
+    """The selected images of a file."""
+    data = read_input(str(source.path)) if source.url is None else download_bytes(source.url)
+    image = open_with_pillow(io.BytesIO(data))
+    places = image_places(image) if image is not None else []
+    if image is None or not places:
+        raise DataError(f"{source.name} is damaged: no image can be decoded; copy it or save it again")
+    begin_ms = 0.0
+    first_selected: int | None = None
+    for number, place in enumerate(places):
+        image.seek(place)
+        image.load()  # only this reads the time in some formats
+        seconds = begin_ms / 1000
+        # Pages follow each other at the rate of a video.
+        is_page = image.format == "TIFF"
+        duration_ms = 1000 / DEFAULT_FRAME_RATE if is_page else float(image.info.get("duration") or 0)
+        if duration_ms < SHORTEST_MS:
+            duration_ms = REPLACED_MS
+        begin_ms += duration_ms
+        if seconds >= selection.start + selection.duration:
+            return
+        if seconds < selection.start:
+            continue
+        if first_selected is None:
+            first_selected = number
+        if (number - first_selected) % selection.stride == 0:
+            expected = -(-(len(places) - number) // selection.stride)
+            rate = 1000 / duration_ms / selection.stride
+            yield Frame(source, to_bgr(image), number, seconds, rate, expected=expected)
+    if first_selected is None:
+        raise DataError(f"{source.name} has no image after {selection.start:g} s")

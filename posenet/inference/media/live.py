@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
@@ -29,16 +29,13 @@ STOP_CHECK_SECONDS = 0.2
 RETRY_SECONDS = 1.0
 """Pause before every attempt."""
 
-Reader: TypeAlias = "Camera | PyAVReader"
-
 _log = logging.getLogger(__name__)
 
 
 class Camera:
     """A camera, through OpenCV; ``DataError`` if there is none, or another program uses it."""
 
-    aspect = 1.0
-    """Width of a pixel divided by its height."""
+    aspect = 1.0  # of a pixel
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -67,15 +64,13 @@ class Camera:
         self._capture.release()
 
 
-def read_live(reader: Reader, selection: FrameSelection, stop_requested: Callable[[], bool]) -> Iterator[Frame]:
+def read_live(
+    reader: Camera | PyAVReader, selection: FrameSelection, stop_requested: Callable[[], bool]
+) -> Iterator[Frame]:
     """Yield the newest image of a camera or a stream each time, until the selection ends, or it is lost; then an error.
 
     Images that arrive before the last was taken are dropped: the stride of the selection does not apply. A stream that
-    is lost is opened again; a camera is not.
-
-    Args:
-        reader: the open camera or stream, which is closed at the end.
-        stop_requested: checked while no image arrives; true ends the frames.
+    is lost is opened again; a camera is not. The reader is closed at the end.
     """
     newest: queue.Queue[Frame] = queue.Queue(1)
     closing = threading.Event()
@@ -100,12 +95,12 @@ def read_live(reader: Reader, selection: FrameSelection, stop_requested: Callabl
         thread.join()
 
 
-def _keep_newest(reader: Reader | None, newest: queue.Queue[Frame], closing: threading.Event) -> None:
-    """Keep the newest image in a queue until ``closing`` is set or the source is lost; then close the reader.
+def _keep_newest(reader: Camera | PyAVReader | None, newest: queue.Queue[Frame], closing: threading.Event) -> None:
+    """Keep the newest image in a queue until ``closing`` is set or the source is lost.
 
     Images that are damaged are dropped like those that come too fast. After many in a row the source counts as lost.
     """
-    first_time: float | None = None
+    begin: float | None = None
     numbers = itertools.count()
     while reader is not None:
         try:
@@ -114,33 +109,27 @@ def _keep_newest(reader: Reader | None, newest: queue.Queue[Frame], closing: thr
                 for seconds_of_stream in reader.decode():
                     if closing.is_set():
                         return
-                    time_of_image = time.monotonic()
+                    now = time.monotonic()
                     image = None
-                    if seconds_of_stream is not None:  # else it is damaged
-                        with contextlib.suppress(Exception):
-                            image = reader.image()
+                    with contextlib.suppress(Exception):
+                        image = None if seconds_of_stream is None else reader.image()
+                    unreadable = unreadable + 1 if image is None else 0
+                    if unreadable == MAX_UNREADABLE_IN_A_ROW:
+                        break
                     if image is None:
-                        unreadable += 1
-                        if unreadable == MAX_UNREADABLE_IN_A_ROW:
-                            break
                         continue
-                    unreadable = 0
-                    if first_time is None:
-                        first_time = time_of_image
-                    seconds = time_of_image - first_time
-                    frame = Frame(
-                        reader.source, image, next(numbers), seconds, reader.rate, reader.aspect, is_live=True
-                    )
+                    begin = now if begin is None else begin
+                    about = next(numbers), now - begin, reader.rate, reader.aspect
                     with contextlib.suppress(queue.Empty):
                         newest.get_nowait()
-                    newest.put(frame)
+                    newest.put(Frame(reader.source, image, *about, is_live=True))
         except Exception as error:  # of whatever library: the source is lost
             _log.debug("reading %s has failed", reader.source.name, exc_info=error)
         reader = None if isinstance(reader, Camera) else _reconnect(reader, closing)
 
 
 def _reconnect(lost: PyAVReader, closing: threading.Event) -> PyAVReader | None:
-    """Open a lost stream again; None if that did not succeed."""
+    """The stream, opened again; None if that did not succeed."""
     from posenet.inference.media.video import PyAVReader
 
     if not closing.is_set():

@@ -43,7 +43,7 @@ DEFAULT_FRAME_RATE = 25.0
 """Frames per second, where a video or a camera states no plausible rate."""
 MIN_FRAME_RATE = 1.0
 MAX_FRAME_RATE = 480.0
-"""A higher rate is implausible; some files state the ticks of a clock instead."""
+"""Some files state the ticks of a clock instead of a rate."""
 MAX_UNREADABLE_IN_A_ROW = 100
 """After this many frames in a row that cannot be decoded, a video counts as ended, and a camera as lost."""
 
@@ -71,7 +71,7 @@ class Source:
     subfolder: Path = Path()
     """Where a recursive search found it, relative to the folder that was searched."""
     block: int = field(default=0, compare=False)
-    """Only images of the same block are predicted together; see ``split_among_processes.split_into_blocks``."""
+    """Only images of the same block are predicted together; see ``pipeline.split_into_blocks``."""
 
     @property
     def path(self) -> Path | None:
@@ -94,22 +94,16 @@ class Source:
     @property
     def stem(self) -> str:
         """Name of output files, without the suffix."""
-        if self.kind == "camera":
-            return f"camera-{str(self.location).rpartition('/')[2]}"
         if self.url is not None:
             address = split_address(self.url)
             return Path(address.path).stem or address.hostname or "stream"
-        return Path(str(self.location)).stem
+        stem = Path(str(self.location)).stem
+        return f"camera-{stem}" if self.kind == "camera" else stem
 
     @property
     def suffix(self) -> str:
         """The suffix of a file or of an address; empty for other sources."""
         return Path(split_address(self.url).path if self.url is not None else self.path or "").suffix
-
-    @property
-    def may_be_live(self) -> bool:
-        """Whether it is a camera, or a video at an address, which may be a live stream."""
-        return self.kind == "camera" or (self.url is not None and self.kind == "video")
 
 
 IN_MEMORY = Source("memory", "an image in memory")
@@ -159,14 +153,10 @@ class FrameSelection:
 
     def __post_init__(self) -> None:
         """Raise ``ConfigError`` if a value selects no frame of any video."""
-        is_possible = {
-            "start": 0 <= self.start < math.inf,
-            "duration": self.duration >= 0,
-            "stride": isinstance(self.stride, numbers.Integral) and self.stride >= 1,
-        }
-        for name, is_right in is_possible.items():
-            if not is_right:
-                raise ConfigError(f"{name} {getattr(self, name)} selects no frame; give seconds >= 0, a stride >= 1")
+        is_stride = isinstance(self.stride, numbers.Integral) and self.stride >= 1
+        if not (0 <= self.start < math.inf and self.duration >= 0 and is_stride):
+            values = f"start {self.start}, duration {self.duration} and stride {self.stride}"
+            raise ConfigError(f"{values} select no frame; give seconds >= 0, and a stride >= 1")
         object.__setattr__(self, "stride", int(self.stride))  # also of NumPy's numbers, which are no JSON
 
 
@@ -180,12 +170,8 @@ def find_sources(
 ) -> list[Source]:
     """Find the sources that files, folders, patterns, addresses and cameras name, each once, in the given order.
 
-    Args:
-        inputs: a number that is not the name of a file is a camera; "-" stands for ``listed``, if it is given.
-        recursive: search subfolders of folders too.
-
-    Raises:
-        DataError: an input does not exist, a folder has no images or videos, or a pattern has no match.
+    A number that is not the name of a file is a camera; "-" stands for ``listed``, if it is given. ``DataError`` if an
+    input does not exist or is no image or video, a folder has none, or a pattern has no match.
     """
     sources: dict[object, Source] = {}
     for item in inputs:
@@ -231,10 +217,9 @@ def _expand_input(item: str, recursive: bool) -> Iterator[Source]:
 
 
 def parse_standard_input(data: bytes) -> list[Source]:
-    """The sources in a list of files, which are not checked here.
+    """The sources in a list of files: one path or address per line, or a NUL after each. They are not checked here.
 
-    It has one path or address per line, or a NUL after each, as ``find -print0`` writes it. It may begin with UTF-8's
-    byte order mark. ``DataError`` if it is something else, such as an image or text in UTF-16.
+    ``DataError`` if it is something else, such as an image or text in UTF-16.
     """
     is_utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     if is_utf16 or any(byte < 32 and byte not in b"\0\t\n\r" for byte in data[:4096]):
@@ -245,7 +230,6 @@ def parse_standard_input(data: bytes) -> list[Source]:
 
 
 def _named_source(item: str) -> Source:
-    """The source of a path or an address."""
     return Source(_kind_of_address(item), item) if is_address(item) else _file_source(Path(item))
 
 

@@ -12,7 +12,6 @@ from typing import Any, cast
 import av
 import cv2
 import numpy as np
-from av.container import InputContainer
 from av.packet import Packet
 from av.stream import Disposition, Stream
 from av.video.reformatter import Colorspace, VideoReformatter
@@ -27,7 +26,7 @@ from posenet.messages import to_single_line
 MAX_MISSING_SHARE = 0.05
 """Share of its length that may be missing at the end of a video: lengths in headers are rough."""
 MAX_MISSING_FRAMES = 3
-"""So many frames may be missing too, also if they are more than that share. A video that lacks more was cut off."""
+"""So many frames may be missing too, also if they are more than that share."""
 SAME_TIME = 1e-6
 """Times that differ by no more seconds are the same: they are sums and quotients, and rounded."""
 CODEC = "libx264"
@@ -35,9 +34,7 @@ CODEC_OPTIONS = {"crf": "20", "preset": "veryfast"}
 TICKS_PER_SECOND = 60000
 """Clock of written videos."""
 MIN_WRITTEN_RATE = 0.001
-"""Frames per second of the slowest written video. Files store rates as fractions, and times as integers."""
-INDEXED_SUFFIXES = frozenset([".m4v", ".mov", ".mp4"])
-"""Formats with an index."""
+"""Frames per second of the slowest written video. Files store rates as fractions."""
 _ANY_TAGS: dict[str, Any] = {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
 """How PyAV opens a file whose tags are not UTF-8. From version 19 on it does so by itself."""
 PLAYLISTS = frozenset(["hls", "dash"])
@@ -70,23 +67,19 @@ class PyAVReader:
         end: the end of what was read, in seconds.
         rate: frames per second; an average where the rate varies.
         aspect: width of a pixel divided by its height; that of the last image.
-
-    Raises:
-        DataError: there is no such file, FFmpeg cannot open it, or it has no images.
     """
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self.aspect = 1.0
         name, path = source.name, source.path
-        if path is not None and not path.is_file():
-            raise DataError(f"cannot read {name}: no such file")
-        if path is not None and not path.stat().st_size:
-            raise DataError(f"{name} is empty (0 bytes); copy it or download it again")
+        if path is not None and not (path.is_file() and path.stat().st_size):  # opening a FIFO would wait
+            raise DataError(f"cannot read {name}: it is no file, or empty (0 bytes); copy it or download it again")
         if path is None and not split_address(name).scheme:  # FFmpeg would try for seconds
             raise DataError(f"{name} cannot be opened as a video: the address is malformed; correct it")
+        address, options = (f"file:{path}", {}) if path is not None else (str(source.url), STREAM_OPTIONS)
         try:
-            self._container = _open_input(source)
+            self._container = av.open(address, options=options, timeout=STREAM_TIMEOUT, **_ANY_TAGS)
         except av.FFmpegError as error:
             remedy = "check the address, or download it" if path is None else "it may be cut off or damaged"
             raise DataError(f"{name} cannot be opened as a video: {error.strerror}; {remedy}") from error
@@ -104,7 +97,7 @@ class PyAVReader:
         self._stream.thread_type = "SLICE" if is_direct else "AUTO"
         self._frame: av.VideoFrame
         self._packet: Packet[Any] | None = None
-        # The one that PyAV keeps for each thread has threads that a forked process lacks, and would wait for forever.
+        # PyAV's own, one for each thread, has threads that a forked process lacks, and would wait for forever.
         self._reformatter = VideoReformatter()
         # AVI has no times, and FFmpeg's are wrong if frames are not stored in order: frames follow at a constant rate.
         self._has_times = self._container.format.name != "avi"
@@ -123,7 +116,7 @@ class PyAVReader:
     def frames(self, selection: FrameSelection) -> Iterator[Frame]:
         """Yield the selected frames, and one with an error for each damaged frame that intact frames follow.
 
-        A last error says so if the video was cut off or has no frame after the start of the selection.
+        ``DataError`` at the end if the video was cut off or has no frame after the start of the selection.
         """
         name = self.source.name
         end = selection.start + selection.duration
@@ -139,7 +132,7 @@ class PyAVReader:
                     break
                 continue
             for damaged in range(number - unreadable, number):
-                yield self._error(f"frame {damaged} of {name} cannot be decoded")
+                yield Frame(self.source, error=DataError(f"frame {damaged} of {name} cannot be decoded"))
             unreadable = 0
             if stated > seconds:
                 seconds = stated
@@ -155,8 +148,9 @@ class PyAVReader:
                 continue
             try:
                 image = self.image()
-            except DataError as error:
-                yield self._error(f"frame {number} of {name} cannot be used: {error}")
+            except Exception as error:
+                text = f"frame {number} of {name} cannot be used ({to_single_line(str(error))})"
+                yield Frame(self.source, error=DataError(text))
                 continue
             rate = self.rate / selection.stride
             expected = max(0, math.ceil((min(self.length, end) - seconds) * rate - 0.5))
@@ -165,14 +159,11 @@ class PyAVReader:
         if frames_read == 0:
             # FFmpeg cannot read all files from servers that do not send parts of them.
             remedy = "; download it, and give the file" if self.source.url is not None else ""
-            yield self._error(f"{name} is damaged: no frame can be decoded{remedy}")
-        elif self.length - self.end > max(MAX_MISSING_FRAMES / self.rate, MAX_MISSING_SHARE * self.length):
-            yield self._error(f"{name} ends early: it has {self.end:.2f} of {self.length:.2f} seconds")
-        elif first_selected is None:
-            yield self._error(f"{name} has no frame after {selection.start:g} s; the last is at {seconds:.2f} s")
-
-    def _error(self, message: str) -> Frame:
-        return Frame(self.source, error=DataError(message))
+            raise DataError(f"{name} is damaged: no frame can be decoded{remedy}")
+        if self.length - self.end > max(MAX_MISSING_FRAMES / self.rate, MAX_MISSING_SHARE * self.length):
+            raise DataError(f"{name} ends early: it has {self.end:.2f} of {self.length:.2f} seconds")
+        if first_selected is None:
+            raise DataError(f"{name} has no frame after {selection.start:g} s; the last is at {seconds:.2f} s")
 
     def decode(self) -> Iterator[float | None]:
         """Decode frame after frame. Yield the time of each in seconds, NaN if unknown; None if it is damaged."""
@@ -204,16 +195,10 @@ class PyAVReader:
             yield None
 
     def image(self) -> np.ndarray:
-        """The image of the frame that was decoded last, (H, W, 3) BGR uint8, rotated as the metadata say.
-
-        ``DataError`` says why it cannot be converted to that.
-        """
+        """The image of the frame that was decoded last, (H, W, 3) BGR uint8, rotated as the metadata say."""
         aspect = self._stream.sample_aspect_ratio or Fraction(1)
-        try:
-            (a, b), (c, d) = _display_matrix(self._frame, self._packet)
-            image = self._reformatter.reformat(self._frame, format="bgr24").to_ndarray()
-        except Exception as error:
-            raise DataError(f"it cannot be converted to colours ({to_single_line(str(error))})") from error
+        (a, b), (c, d) = _display_matrix(self._frame, self._packet)
+        image = self._reformatter.reformat(self._frame, format="bgr24").to_ndarray()
         is_turned = abs(b) > abs(a)
         self.aspect = float(1 / aspect if is_turned else aspect)
         if is_turned:
@@ -253,9 +238,6 @@ class VideoWriter:
         size: (height, width) of the images. The codec needs even sides: an odd side is stretched by one pixel.
         rate: frames per second, on average.
         aspect: width of a pixel divided by its height.
-
-    Raises:
-        OSError: the disk is full.
     """
 
     def __init__(self, path: Path, size: tuple[int, int], rate: float, *, aspect: float = 1.0) -> None:
@@ -268,7 +250,7 @@ class VideoWriter:
         self._start: float | None = None
         self._reformatter = VideoReformatter()
         # The index comes first, so that browsers need not load the whole file before they play it.
-        options = {"movflags": "faststart"} if suffix in INDEXED_SUFFIXES else {}
+        options = {"movflags": "faststart"} if suffix in (".m4v", ".mov", ".mp4") else {}
         self._container = av.open(f"file:{path}", "w", options=options)
         self._stream = cast(VideoStream, self._container.add_stream(CODEC, exact_rate, options=CODEC_OPTIONS))
         context = self._stream.codec_context
@@ -316,20 +298,14 @@ def _display_matrix(frame: av.VideoFrame, packet: Packet[Any] | None) -> list[li
     try:
         matrix: Any = frame.side_data.get("DISPLAYMATRIX")
     except ValueError:  # PyAV 18 has no name for EXIF data, nor for others of FFmpeg 8
-        return _ORIENTATIONS[_orientation(frame, packet)]
+        data = np.frombuffer(b"" if packet is None else bytes(packet), np.uint8)
+        if is_jpeg(data) or data[:4].tobytes() == b"\x89PNG":
+            return _ORIENTATIONS[parse_header(data).orientation]
+        return _ORIENTATIONS[{0: 1, 180: 3, 90: 8, -90: 6}.get(frame.rotation, 1)]
     if matrix is None:
-        return [[1, 0], [0, 1]]
+        return _ORIENTATIONS[1]
     rows: list[list[int]] = np.frombuffer(matrix, np.int32).reshape(3, 3)[:2, :2].tolist()
     return rows
-
-
-def _orientation(frame: av.VideoFrame, packet: Packet[Any] | None) -> int:
-    """The EXIF orientation of a frame: that of its packet, if it is an image file, or the turn that FFmpeg states."""
-    if packet is not None:
-        data = np.frombuffer(bytes(packet), np.uint8)
-        if is_jpeg(data) or data[:4].tobytes() == b"\x89PNG":
-            return parse_header(data).orientation
-    return {0: 1, 180: 3, 90: 8, -90: 6}.get(frame.rotation, 1)
 
 
 def _time_shown(packet: Packet[Any]) -> float:
@@ -339,13 +315,6 @@ def _time_shown(packet: Packet[Any]) -> float:
 
 def _sign(number: int) -> int:
     return -1 if number < 0 else 1
-
-
-def _open_input(source: Source) -> InputContainer:
-    """Open a file or a stream, also one whose tags, such as a title, are not UTF-8."""
-    if source.url is None:
-        return cast(InputContainer, av.open(f"file:{source.path}", **_ANY_TAGS))
-    return cast(InputContainer, av.open(source.url, options=STREAM_OPTIONS, timeout=STREAM_TIMEOUT, **_ANY_TAGS))
 
 
 def _seconds(ticks: int | None, stream: Stream) -> float:

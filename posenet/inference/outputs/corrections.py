@@ -51,15 +51,13 @@ def export_results(results: Iterable[Result], path: str | Path, format: Correcti
         DataError: there are no results, the images are not files, or the file cannot be written.
     """
     path = Path(path)
-    chosen = choose_format(path, format)
     readable = [result for result in results if result.error is None]
     if not readable:
         raise DataError(f"there are no results to write to {path}; give those of images that can be read")
     sources = list(dict.fromkeys(result.frame.source for result in readable))
     if lost := [source.name for source in sources if source.path is None]:
         raise DataError(f"{lost[0]} is no file, which a labelling tool needs; save the image first")
-    if chosen != "sleap":
-        require_images(sources)
+    chosen = choose_format(path, sources, format)
     check_outputs([path], [source.path for source in sources if source.path is not None], overwrite=True)
     skeleton = readable[0].skeleton
     ids = ImageIds(sources)
@@ -69,34 +67,25 @@ def export_results(results: Iterable[Result], path: str | Path, format: Correcti
             write(result.frame.source, record_of(result, ids))
 
 
-def choose_format(path: Path, format: CorrectionFormat | None = None) -> CorrectionFormat:
-    """The format of a file; ``ConfigError`` if it is not known, or a package for it is not installed."""
+def choose_format(path: Path, sources: Iterable[Source], format: CorrectionFormat | None = None) -> CorrectionFormat:
+    """The format of a file; ``ConfigError`` if it is not known or a package is missing, ``DataError`` for a video."""
     chosen = format or SUFFIXES.get(path.suffix.lower())
     if chosen is None or chosen not in get_args(CorrectionFormat):
         reason = f"format={format}" if format else f"{path}"
         raise ConfigError(f"{reason} is no format for corrections; end the name with {', '.join(SUFFIXES)}")
     if chosen == "sleap":
-        _import_sleap_io()
+        from posenet.annotations.importing.sleap import require_sleap_io  # reading annotations needs other packages
+
+        require_sleap_io()
+    for source in sources if chosen != "sleap" else ():
+        if source.kind != "image":  # only SLEAP takes a video
+            raise DataError(f"{source.name} is no single image; export it to .slp, or predict its frames as images")
     return chosen
 
 
-def require_images(sources: Iterable[Source]) -> None:
-    """Raise ``DataError`` for a video, which only SLEAP takes."""
-    for source in sources:
-        if source.kind != "image":
-            raise DataError(f"{source.name} is no single image; export it to .slp, or predict its frames as images")
-
-
-def _import_sleap_io() -> Any:
-    from posenet.annotations.importing.sleap import require_sleap_io  # reading annotations needs other packages
-
-    return require_sleap_io()
-
-
 @contextlib.contextmanager
-def write_corrections(path: Path, skeleton: Skeleton, format: CorrectionFormat | None = None) -> Iterator[Write]:
+def write_corrections(path: Path, skeleton: Skeleton, chosen: CorrectionFormat) -> Iterator[Write]:
     """Collect the people of all images, and write the file at the end, completely or not at all."""
-    chosen = choose_format(path, format)
     found: list[Found] = []
 
     def write(source: Source, record: Record) -> None:
@@ -105,12 +94,7 @@ def write_corrections(path: Path, skeleton: Skeleton, format: CorrectionFormat |
         found.append((source, record | {"people": people}))
 
     yield write
-    if chosen == "sleap":
-        _write_sleap(path, skeleton, found)
-    elif chosen == "cvat":
-        _write_cvat(path, skeleton, found)
-    else:
-        _write_label_studio(path, skeleton, found)
+    {"sleap": _write_sleap, "cvat": _write_cvat, "label_studio": _write_label_studio}[chosen](path, skeleton, found)
 
 
 def _write_label_studio(path: Path, skeleton: Skeleton, found: Sequence[Found]) -> None:
@@ -145,7 +129,15 @@ def _write_cvat(path: Path, skeleton: Skeleton, found: Sequence[Found]) -> None:
     """Skeletons in "CVAT 1.1"."""
     root = ElementTree.Element("annotations")
     _add(root, "version", text="1.1")
-    _add_labels(_add(_add(_add(root, "meta"), "task"), "labels"), skeleton)
+    labels = _add(_add(_add(root, "meta"), "task"), "labels")
+    lines = [f'<line data-type="edge" data-node-from="{a}" data-node-to="{b}"></line>' for a, b in edges_of(skeleton)]
+    lines += [
+        f'<circle data-type="element node" data-node-id="{number}" data-label-name="{name}"></circle>'
+        for number, name in enumerate(skeleton.file_names, 1)
+    ]
+    _add_label(labels, skeleton.category, "skeleton", svg="".join(lines))
+    for name in skeleton.file_names:
+        _add_label(labels, name, "points", parent=skeleton.category)
     names = listed_names([source for source, _ in found])
     for number, (source, record) in enumerate(found):
         image = _add(root, "image", id=number, name=names[source], width=record["width"], height=record["height"])
@@ -163,28 +155,16 @@ def _add(parent: ElementTree.Element, tag: str, text: str | None = None, **attri
     return element
 
 
-def _add_labels(labels: ElementTree.Element, skeleton: Skeleton) -> None:
-    """The label of a skeleton and those of its points, as a task has them."""
+def _add_label(labels: ElementTree.Element, name: str, type: str, **others: str) -> None:
     label = _add(labels, "label")
-    _add(label, "name", text=skeleton.category)
-    _add(label, "type", text="skeleton")
-    drawing = [
-        f'<line data-type="edge" data-node-from="{a}" data-node-to="{b}"></line>' for a, b in edges_of(skeleton)
-    ] + [
-        f'<circle data-type="element node" data-node-id="{number}" data-label-name="{name}"></circle>'
-        for number, name in enumerate(skeleton.file_names, 1)
-    ]
-    _add(label, "svg", text="".join(drawing))
-    for name in skeleton.file_names:
-        own = _add(labels, "label")
-        _add(own, "name", text=name)
-        _add(own, "type", text="points")
-        _add(own, "parent", text=skeleton.category)
+    for tag, text in {"name": name, "type": type, **others}.items():
+        _add(label, tag, text=text)
 
 
 def _write_sleap(path: Path, skeleton: Skeleton, found: Sequence[Found]) -> None:
     """Labels of SLEAP, which can be moved at once. Images of one size are a video of their own."""
-    sleap_io = _import_sleap_io()
+    import sleap_io
+
     names = list(skeleton.file_names)
     shown_as = dict(zip(skeleton.file_keypoints, names))
     shape = sleap_io.Skeleton(nodes=[sleap_io.Node(name) for name in names], name=skeleton.category)

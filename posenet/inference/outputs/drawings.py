@@ -18,7 +18,7 @@ import cv2
 import numpy as np
 
 from posenet.errors import ConfigError
-from posenet.files import atomic_replacement, name_file_in_errors, resolve_link
+from posenet.files import atomic_replacement, resolve_link
 from posenet.images import write_image
 from posenet.inference.media.sources import Frame
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from posenet.inference.media.video import VideoWriter
 
 WINDOW_TITLE = "posenet"
-_ESCAPE = 27
-_CLOSE_KEYS = frozenset([ord("q"), ord("Q"), _ESCAPE])
+_CLOSE_KEYS = frozenset([*b"qQ", 27])
+"""27 is Escape."""
 
 Show = Callable[[Frame, np.ndarray], None]
 """Writes or shows the drawing of a frame, (H, W, 3) uint8 BGR."""
@@ -42,35 +42,25 @@ def write_drawing(path: Path) -> Iterator[Show]:
         def write(frame: Frame, drawing: np.ndarray) -> None:
             nonlocal video
             if frame.number is None:
-                with name_file_in_errors(path):
-                    write_image(path, drawing)
+                write_image(path, drawing)
                 return
             if video is None:
-                video = stack.enter_context(_open_video(path, frame, drawing))
+                from posenet.inference.media.video import VideoWriter  # needs PyAV
+
+                path.parent.mkdir(parents=True, exist_ok=True)
+                temporary = stack.enter_context(atomic_replacement(resolve_link(path), path.suffix))
+                video = VideoWriter(temporary, drawing.shape[:2], frame.rate, aspect=frame.aspect)
+                stack.enter_context(contextlib.closing(video))
             video.write(drawing, frame.seconds)
 
         yield write
 
 
 @contextlib.contextmanager
-def _open_video(path: Path, frame: Frame, drawing: np.ndarray) -> Iterator[VideoWriter]:
-    """Open the drawn video of a source; ``frame`` and ``drawing`` are its first."""
-    from posenet.inference.media.video import VideoWriter  # needs PyAV
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with (
-        atomic_replacement(resolve_link(path), path.suffix) as temporary,
-        contextlib.closing(VideoWriter(temporary, drawing.shape[:2], frame.rate, aspect=frame.aspect)) as video,
-    ):
-        yield video
-
-
-@contextlib.contextmanager
 def show_in_window(stop_requested: Callable[[], bool], on_close: Callable[[], None]) -> Iterator[Show]:
-    """Show the drawings. An image stays until a key is pressed or ``stop_requested`` returns true.
+    """Show the drawings, until the user closes the window and ``on_close`` is called.
 
-    Args:
-        on_close: called when the user closes the window.
+    An image stays until a key is pressed or ``stop_requested`` returns true.
     """
 
     def is_visible() -> bool:

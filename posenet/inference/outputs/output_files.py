@@ -91,12 +91,7 @@ def choose_outputs(
 ) -> Outputs:
     """Choose the names of all files that will be written, check them, and make their folders.
 
-    Args:
-        other_inputs: what is read beside the sources.
-
-    Raises:
-        ConfigError: the options contradict each other.
-        DataError: a file cannot be written, see ``check_outputs``.
+    ``ConfigError`` if the options contradict each other, ``DataError`` if a file cannot be written.
     """
     is_named = options.show or any(getattr(options, name) for name in _OUTPUTS)
     if options.resume and not is_named:
@@ -179,10 +174,9 @@ def _make_default_folder() -> str:
 
 
 def output_paths(sources: Sequence[Source], folder: Path, suffix_of: Callable[[Source], str]) -> dict[Source, Path]:
-    """Choose the path in ``folder`` of the output of each source, with the suffix that ``suffix_of`` returns.
+    """The path in ``folder`` of the output of each source, which has the name and the subfolder of the source.
 
-    An output has the name and the subfolder of its source. It is numbered if an earlier output has the same name, and
-    shortened if it would be longer than file systems allow.
+    It is numbered if an earlier one has the same name, and shortened if it would be longer than file systems allow.
     """
     paths: dict[Source, Path] = {}
     taken: set[str] = set()

@@ -1,13 +1,17 @@
-"""Files of people: COCO results as JSON, a COCO data set, and a CSV table. Each may also be standard output."""
+"""Files of people: COCO results as JSON, a COCO data set, and a CSV table, which may also be standard output.
+
+The ``.jsonl`` file has a line for each image, also for one without people. It shows what is done.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import csv
+import io
 import itertools
 import json
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from posenet.annotations.coco import COCO_CATEGORY
-from posenet.files import name_numbers, open_text_output
+from posenet.errors import DataError
+from posenet.files import atomic_replacement, name_file_in_errors, name_numbers, open_text_output
 from posenet.inference.media.sources import Frame, Source
 from posenet.inference.result import Result
 from posenet.skeleton import COCO, Skeleton
@@ -37,10 +42,11 @@ class ImageIds:
     """
 
     def __init__(self, sources: Iterable[Source]) -> None:
-        numbers = {source: _number_in_name(source) for source in sources}
+        stems = {source: source.stem for source in sources if source.kind == "image"}
+        numbers = {source: int(stem) for source, stem in stems.items() if stem.isascii() and stem.isdecimal()}
         count = Counter(numbers.values())
         self._numbers = {
-            source: number for source, number in numbers.items() if number is not None and count[number] == 1
+            source: number for source, number in numbers.items() if number < MAX_IMAGE_NUMBER and count[number] == 1
         }
         taken = set(self._numbers.values())
         self._free_numbers = (number for number in itertools.count(1) if number not in taken)
@@ -52,18 +58,9 @@ class ImageIds:
         return self._numbers.get(frame.source, frame.source.name)
 
     def next_number(self, source: Source) -> int:
-        """The number for a COCO data set: that of an image with a number in its name, else the lowest one that is free.
-
-        For a frame of a video, the number is free, too.
-        """
+        """The number for a COCO data set: that of an image with a number in its name, else the lowest free one."""
         number = self._numbers.get(source)
         return next(self._free_numbers) if number is None else number
-
-
-def _number_in_name(source: Source) -> int | None:
-    stem = source.stem
-    is_number = source.kind == "image" and stem.isascii() and stem.isdecimal()
-    return int(stem) if is_number and int(stem) < MAX_IMAGE_NUMBER else None
 
 
 def record_of(result: Result, ids: ImageIds) -> Record:
@@ -79,13 +76,9 @@ def record_of(result: Result, ids: ImageIds) -> Record:
         if person.skeleton.category != COCO.category:
             entry["category"] = person.skeleton.category
         people.append(entry if person.id is None else entry | {"id": person.id})
-    about = {"image_id": image_id, "file_name": frame.source.name, **_moment(frame)}
+    moment = {} if frame.number is None else {"frame": frame.number, "time": round(frame.seconds, 4)}
+    about = {"image_id": image_id, "file_name": frame.source.name, **moment}
     return about | {"height": height, "width": width, "people": people}
-
-
-def _moment(frame: Frame) -> dict[str, Any]:
-    """The number and the time of a frame of a video; empty for an image."""
-    return {} if frame.number is None else {"frame": frame.number, "time": round(frame.seconds, 4)}
 
 
 @contextlib.contextmanager
@@ -111,18 +104,13 @@ def write_json(path: Path) -> Iterator[Write]:
         file.write("[]\n" if before == "[\n" else "\n]\n")
 
 
-def image_folder(sources: Iterable[Source]) -> Path:
-    """The innermost folder that holds all files of the sources."""
-    folders = [os.path.abspath(source.path.parent) for source in sources if source.path is not None]
-    return Path(os.path.commonpath(folders or [os.getcwd()]))
-
-
 def listed_names(sources: Iterable[Source]) -> dict[Source, str]:
-    """The names of sources in a COCO data set, relative to ``image_folder``; all are different.
+    """The names of sources in a COCO data set, relative to the innermost folder that holds all; all are different.
 
     That of a video is the folder of its frames: frame 3 of clip.mp4 is listed as clip/000003.jpg.
     """
-    folder = image_folder(sources)
+    folders = [os.path.abspath(source.path.parent) for source in sources if source.path is not None]
+    folder = os.path.commonpath(folders or [os.getcwd()])
     names: dict[Source, str] = {}
     taken: set[str] = set()
     # Image files keep their names: they come first.
@@ -145,7 +133,7 @@ def write_coco(path: Path, sources: Sequence[Source], skeleton: Skeleton) -> Ite
     """Images and people as a COCO data set, written at the end; see docs/predicting.md.
 
     A person of whom only derived keypoints were found, such as the neck, has no keypoint that COCO knows and is left
-    out. The names and ids of images depend on all ``sources``.
+    out.
     """
     names = listed_names(sources)
     ids = ImageIds(sources)
@@ -233,3 +221,91 @@ def write_csv(path: Path, skeleton: Skeleton) -> Iterator[Write]:
             file.flush()
 
         yield write
+
+
+class LinesFile:
+    """Appends a line for each image and frame, and one after the last frame of a video, with their number.
+
+    Each line is written at once, so that a kill can only cut the last one.
+
+    Args:
+        resume: keep the lines that an earlier run has written, and continue after them.
+
+    Attributes:
+        done: the names of the inputs that are complete, with the error of a video that could only be read in part.
+    """
+
+    def __init__(self, path: Path, *, resume: bool) -> None:
+        self.path = path
+        self.done: dict[str, str] = {}
+        self._stack = contextlib.ExitStack()
+        self._file: io.FileIO | None = None
+        self._resume = resume and path.is_file()
+        if self._resume:
+            for _, record in self._lines():
+                if "frame" not in record:
+                    self.done[record["file_name"]] = record.get("error", "")
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[None]:
+        """Within this context lines can be written. The first one makes the file, and so does the end without an error.
+
+        The lines of a video that is not complete are removed: it is predicted again from its beginning.
+        """
+        if self._resume:
+            self._remove_incomplete()
+        with self._stack:
+            yield
+            self._opened()
+
+    def write(self, record: Record) -> None:
+        """Append the record of an image or of a frame, or that all frames of a video are there."""
+        with name_file_in_errors(self.path):
+            self._opened().write(json.dumps(record).encode() + b"\n")
+
+    def records(self, sources: Iterable[Source]) -> Iterator[tuple[Source, Record]]:
+        """The images and frames in the file, in the order of their sources."""
+        places: defaultdict[str, list[int]] = defaultdict(list)
+        place = 0
+        for line, record in self._lines():
+            if "people" in record:
+                places[record["file_name"]].append(place)
+            place += len(line)
+        with open(self.path, "rb") as file:
+            for source in sources:
+                for place in places[source.name]:
+                    file.seek(place)
+                    yield source, json.loads(file.readline())
+
+    def _opened(self) -> io.FileIO:
+        if self._file is None:
+            if not self._resume and self.path.is_file():
+                self.path.unlink()  # a hard link to it keeps its content
+            self._file = self._stack.enter_context(io.FileIO(self.path, "a"))
+        return self._file
+
+    def _lines(self) -> Iterator[tuple[bytes, Record]]:
+        """The lines and what they say; without a last one that was cut."""
+        with open(self.path, "rb") as file:
+            for number, line in enumerate(file, 1):
+                if not line.endswith(b"\n"):
+                    return
+                yield line, self._parse(number, line)
+
+    def _parse(self, number: int, line: bytes) -> Record:
+        with contextlib.suppress(ValueError, RecursionError, TypeError, KeyError):
+            record: Record = json.loads(line)
+            if isinstance(record["file_name"], str) and record.keys() & {"people", "frames"}:
+                return record
+        raise DataError(
+            f"line {number} of {self.path} is not one of a prediction that can be continued; choose another name, or "
+            "start again without resume=True"
+        )
+
+    def _remove_incomplete(self) -> None:
+        """Keep only the lines of inputs that are complete."""
+        kept_bytes = sum(len(line) for line, record in self._lines() if record["file_name"] in self.done)
+        if kept_bytes == self.path.stat().st_size:
+            return
+        with name_file_in_errors(self.path), atomic_replacement(self.path) as temporary, open(temporary, "wb") as kept:
+            kept.writelines(line for line, record in self._lines() if record["file_name"] in self.done)

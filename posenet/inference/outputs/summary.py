@@ -70,9 +70,7 @@ class PredictionSummary:
     def __str__(self) -> str:
         """How many people were found in how many images and frames."""
         images, frames, detections = (self.counts[name] for name in ("images", "video frames", "detections"))
-        counts = []
-        if images or not frames:
-            counts.append(pluralize(images, "image"))
+        counts = [pluralize(images, "image")] if images or not frames else []
         if frames:
             counts.append(pluralize(frames, "video frame"))
         if self.tracks:
@@ -86,7 +84,7 @@ class PredictionSummary:
         return f"{people} in {' and '.join(counts)}{earlier}"
 
     def speed(self) -> str:
-        """Images or frames per second, and the share of the time in which each stage was at work; empty without any."""
+        """Images or frames per second, and the share of the time in which each stage was at work."""
         count = self.counts["images"] + self.counts["video frames"]
         if not count or not self.seconds:
             return ""
@@ -96,7 +94,7 @@ class PredictionSummary:
         return f"{count / self.seconds:.3g} {unit}/s, busy: {shares}"
 
     def advise_on_min_score(self, min_score: float) -> str:
-        """What to say if nobody was found because all scores are below ``min_score``; empty otherwise."""
+        """What to say if nobody was found because all scores are below ``min_score``."""
         if self.tracks or self.counts["detections"] or not 0 < self.best_score < min_score:
             return ""
         return (

@@ -26,11 +26,7 @@ SHAPE_GAIN = 0.5
 
 
 class Motion:
-    """The poses of T tracks and their motion.
-
-    Args:
-        sigmas: (F,) OKS constants of the keypoints.
-    """
+    """The poses of T tracks and their motion; ``sigmas`` are the (F,) OKS constants of the keypoints."""
 
     def __init__(self, sigmas: np.ndarray) -> None:
         self._tolerance = (2 * sigmas) ** 2
@@ -72,7 +68,7 @@ class Motion:
         self._unseen += seconds
 
     def similarity(self, points: np.ndarray, found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Compare each track with each of P people.
+        """(T, P) agreement, 0-1, of each track with each of P people, and (T, P) likelihood.
 
         With d_k the offset of keypoint k from its predicted position, m the mean offset over the n keypoints that both
         have, s the track's size, v_k = (2 sigma_k)^2 the tolerance of OKS, and V the mean of v_k,
@@ -85,14 +81,7 @@ class Motion:
 
         ``shape`` is the OKS after the prediction has moved onto the person; few keypoints prove little. The agreement
         is ``shape * motion``, and the likelihood is the agreement times V / (V + p): of two tracks with the same
-        agreement, the one with the more certain position is more likely.
-
-        Args:
-            points: (P, F, 2) in pixels.
-            found: (P, F) which keypoints were found.
-
-        Returns:
-            (T, P) agreement, 0-1, and (T, P) likelihood, as above.
+        agreement, the one with the more certain position is more likely. ``points`` are (P, F, 2), ``found`` (P, F).
         """
         both = self.known[:, None] & found[None]
         count = np.maximum(both.sum(2), 1)

@@ -36,7 +36,8 @@ def track_people(results: Iterable[Result], settings: TrackingConfig) -> Iterato
         frame = result.frame
         is_next = frame.number is None or frame.number > last_number  # a video may follow itself
         if frame.source != source or not is_next:
-            yield from _identified(waiting)
+            yield from map(_Followed.identified, waiting)
+            waiting.clear()
             source, tracker, seconds = frame.source, Tracker(settings), -math.inf
             if source == IN_MEMORY:
                 _log.warning(
@@ -48,9 +49,9 @@ def track_people(results: Iterable[Result], settings: TrackingConfig) -> Iterato
             seconds = max(seconds, frame.seconds)  # the clock of a damaged stream may jump back
             people = tracker.follow(result.people, seconds)
         waiting.append(_Followed(result, tracker, people, seconds))
-        while waiting and (frame.is_live or waiting[0].is_decided or _size(waiting) > LOOK_BACK_BYTES):
+        while waiting and (frame.is_live or waiting[0].is_decided or _bytes_of(waiting) > LOOK_BACK_BYTES):
             yield waiting.popleft().identified()
-    yield from _identified(waiting)
+    yield from map(_Followed.identified, waiting)
 
 
 class _Followed(NamedTuple):
@@ -67,19 +68,13 @@ class _Followed(NamedTuple):
         return all(track.id or track.is_over for _, track in self.people)
 
     def identified(self) -> Result:
-        """The result with the people who are confirmed; that of an image, or of one that is damaged, as it is."""
+        """The result with the people who are confirmed; that of an image, or of a damaged frame, as it is."""
         if self.result.frame.number is None:
             return self.result
         return dataclasses.replace(self.result, people=self.tracker.identify(self.people, self.seconds))
 
 
-def _identified(waiting: deque[_Followed]) -> Iterator[Result]:
-    while waiting:
-        yield waiting.popleft().identified()
-
-
-def _size(waiting: Iterable[_Followed]) -> int:
-    """Bytes of the images."""
+def _bytes_of(waiting: Iterable[_Followed]) -> int:
     return sum(followed.result.frame.image.nbytes for followed in waiting)
 
 

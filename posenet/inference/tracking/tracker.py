@@ -37,9 +37,9 @@ class Track:
     is_over: bool = False
     """Whether the track is forgotten."""
     sightings: int = 0
-    """Number of frames with the person."""
+    """Frames with the person."""
     misses: int = 0
-    """Number of frames since the last one with the person."""
+    """Frames since the last one with the person."""
 
 
 class Tracker:
@@ -70,7 +70,7 @@ class Tracker:
 
         Args:
             people: of one skeleton, with keypoints in pixels of the frame; or what another program has found, see
-                ``posenet.person.to_people``. Keypoints at ``MAX_COORDINATE`` or farther count as not found.
+                ``posenet.person.to_people``.
             time: of the frame, in seconds. The time between frames may vary.
 
         Returns:
@@ -110,11 +110,7 @@ class Tracker:
         return list(zip(people, self._match(self._motion, points, found)))
 
     def identify(self, followed: Iterable[tuple[Person, Track]], time: float) -> list[Person]:
-        """Those people of a frame whose tracks are confirmed, with their ids, smoothed if that is set.
-
-        Args:
-            followed: what ``follow`` has returned for the frame. Frames come in order.
-        """
+        """Of what ``follow`` has returned for a frame, the people whose tracks are confirmed, with their ids."""
         identified = [dataclasses.replace(person, id=track.id) for person, track in followed if track.id]
         return self._smoother.update(identified, time) if self._smoother else identified
 
@@ -149,13 +145,9 @@ class Tracker:
     def _forget(self, motion: Motion) -> None:
         """Forget the tracks whose person has not been seen for too long."""
         for track in self._tracks:
-            track.is_over = not self._is_kept(track)
+            waited = self._time - track.last_seen
+            is_patient = track.id > 0 and waited <= PATIENCE * (track.last_seen - track.first_seen)
+            track.is_over = waited > KEEP_SECONDS or not (is_patient or track.misses <= MAX_MISSES)
         kept = [row for row, track in enumerate(self._tracks) if not track.is_over]
-        if len(kept) < len(self._tracks):
-            motion.keep(np.array(kept, int))
-            self._tracks = [self._tracks[row] for row in kept]
-
-    def _is_kept(self, track: Track) -> bool:
-        waited = self._time - track.last_seen
-        is_patient = track.id > 0 and waited <= PATIENCE * (track.last_seen - track.first_seen)
-        return waited <= KEEP_SECONDS and (is_patient or track.misses <= MAX_MISSES)
+        motion.keep(np.array(kept, int))
+        self._tracks = [self._tracks[row] for row in kept]

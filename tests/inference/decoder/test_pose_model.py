@@ -107,21 +107,6 @@ def test_a_derived_keypoint_deviates_like_the_mean_of_its_sources():
     assert np.linalg.eigvalsh(covariance).min() > 0
 
 
-@pytest.mark.filterwarnings("error")
-def test_people_are_refined_in_any_unit_and_keep_their_scores():
-    """The keypoints of the last person coincide."""
-    keypoints = np.full((2, 18, 3), 0.5, np.float32)
-    position = upright(30, 60, 10) + np.exp(1j * ALL)
-    keypoints[:1] = as_keypoints(position[None], np.full((1, 18), 0.5))
-    refined = MODEL.refine_keypoints(keypoints)
-    assert refined.dtype == np.float32 and np.abs(refined - keypoints)[0].max() > 0.1
-    np.testing.assert_array_equal(refined[..., 2], keypoints[..., 2])
-    np.testing.assert_allclose(refined[1], keypoints[1], atol=0.01)
-    tripled = MODEL.refine_keypoints(keypoints * np.float32([3, 3, 1]))
-    np.testing.assert_allclose(tripled, refined * [3, 3, 1], rtol=1e-5)
-    assert MODEL.refine_keypoints(keypoints[:0]).shape == (0, 18, 3)
-
-
 def test_the_covariance_of_the_deviations_is_that_of_the_docstring():
     """Computed here with the distances by a search from each keypoint. The neck is derived; see above."""
     side = np.array([name.startswith("left") - name.startswith("right") for name in COCO.keypoints])

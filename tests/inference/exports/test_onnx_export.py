@@ -16,14 +16,14 @@ from torch import nn
 
 from posenet.errors import DataError
 from posenet.images import write_image
-from posenet.inference.exports.exported_file import PROPERTY, describe_config, read_config
 from posenet.inference.exports.onnx_export import (
     CALIBRATION_IMAGES,
     build_onnx,
+    describe_config,
     quantize_onnx,
     read_calibration_images,
 )
-from posenet.inference.exports.runtimes import load_onnx
+from posenet.inference.exports.runtimes import PROPERTY, load_onnx, read_config
 from posenet.inference.networks import TorchNetwork
 from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
@@ -52,8 +52,7 @@ def images(batch: int, height: int, width: int) -> np.ndarray:
 
 
 def load(model: Any, runtime: str, amp: Any = "off") -> Callable[[np.ndarray], np.ndarray]:
-    compute_maps, _ = load_onnx(model.SerializeToString(), runtime, "a.onnx", device="cpu", amp=amp, threads=1)
-    return compute_maps
+    return load_onnx(model.SerializeToString(), runtime, "a.onnx", "cpu", amp, 1)
 
 
 def test_a_file_computes_the_maps_of_pytorch_for_any_shape(network: PoseNet, model: Any, runtime: str) -> None:

@@ -18,8 +18,7 @@ import numpy as np
 import pytest
 
 from posenet.errors import CheckpointError, ConfigError
-from posenet.inference.exports.exported_file import PROPERTY
-from posenet.inference.exports.runtimes import load_onnx
+from posenet.inference.exports.runtimes import PROPERTY, load_onnx
 from posenet.inference.networks import load_network
 from posenet.inference.predictor import Predictor
 from posenet.settings import Config, InferenceConfig
@@ -62,7 +61,7 @@ def test_an_exported_file_runs_in_as_many_threads_as_the_variable_says(
     monkeypatch.setenv("OMP_NUM_THREADS", value)
     with pytest.raises(ConfigError, match="seen"):
         load_network(spot_file, None, device="cpu", amp="off", backend="onnxruntime")
-    assert load.call_args.kwargs["threads"] == threads
+    assert load.call_args.args[5] == threads
 
 
 @pytest.mark.slow
@@ -106,19 +105,6 @@ def _rename_output(model: Any) -> None:
     model.graph.output[0].name = "other"
 
 
-def _end_with(op_type: str, output_type: int, *inputs: str, **attributes: Any) -> Callable[[Any], None]:
-    """Add an operation at the end of a model."""
-
-    def change(model: Any) -> None:
-        node = next(node for node in model.graph.node if "maps" in node.output)
-        node.output[:] = ["inner" if name == "maps" else name for name in node.output]
-        model.graph.initializer.append(onnx.helper.make_tensor("shape", onnx.TensorProto.INT64, [1], [-1]))
-        model.graph.node.append(onnx.helper.make_node(op_type, ["inner", *inputs], ["maps"], **attributes))
-        model.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info("maps", output_type, None))
-
-    return change
-
-
 def _set_property(key: str, value: object) -> Callable[[Any], None]:
     def change(model: Any) -> None:
         settings = json.loads(model.metadata_props[0].value)
@@ -144,10 +130,8 @@ FEWER_PARTS = {"skeleton": skeleton_to_table(dataclasses.replace(COCO, parts=COC
 @pytest.mark.parametrize(
     "change, message",
     [
-        (_rename_output, "not a file that posenet export-onnx has written"),
-        (_end_with("Reshape", onnx.TensorProto.FLOAT, "shape"), "maps of shape"),
-        (_end_with("Cast", onnx.TensorProto.DOUBLE, to=onnx.TensorProto.DOUBLE), "float64"),
-        (_set_property("model", FEWER_PARTS), "skeleton in its metadata"),
+        (_rename_output, "does not compute the maps"),
+        (_set_property("model", FEWER_PARTS), "maps of shape"),
         (lambda model: model.ClearField("metadata_props"), "metadata"),
         (lambda model: onnx.helper.set_model_props(model, {PROPERTY: "[" * 100_000}), "metadata"),
         (_set_property("format", 1), "another version"),
@@ -184,7 +168,7 @@ def test_onnx_runtime_uses_cuda_where_it_has_it(spot_file: Path, monkeypatch: py
     onnxruntime = pytest.importorskip("onnxruntime")
 
     def load(device: str, amp: Any = "auto") -> Any:
-        load_onnx(spot_file.read_bytes(), "onnxruntime", "a.onnx", device=device, amp=amp, threads=3)
+        load_onnx(spot_file.read_bytes(), "onnxruntime", "a.onnx", device, amp, 3)
         return session.call_args.kwargs["providers"]
 
     session = unittest.mock.Mock(wraps=onnxruntime.InferenceSession)
@@ -215,7 +199,7 @@ def test_openvino_gets_the_device_the_precision_and_the_threads(monkeypatch: pyt
     monkeypatch.setattr("posenet.inference.exports.runtimes._openvino_core", lambda: core)
 
     def load_bytes(device: str, amp: Any) -> Any:
-        load_onnx(b"a", "openvino", "a.onnx", device=device, amp=amp, threads=3)
+        load_onnx(b"a", "openvino", "a.onnx", device, amp, 3)
         return core.compile_model.call_args.args[1:]
 
     latency = {"PERFORMANCE_HINT": "LATENCY"}

@@ -192,13 +192,14 @@ def test_a_video_that_was_cut_off_is_reported(tmp_path: Path, suffix: str) -> No
 
 
 @pytest.mark.parametrize(
-    "content, message", [(b"", "is empty (0 bytes); copy it"), (b"no video", "cannot be opened as a video")]
+    "content, message",
+    [(b"", "it is no file, or empty"), (b"no video", "cannot be opened as a video")],
 )
 def test_a_file_that_is_no_video_is_an_error(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "x.mp4"
     path.write_bytes(content)
     [frame] = read_video(path)
-    assert f"{path} {message}" in str(frame.error)
+    assert str(path) in str(frame.error) and message in str(frame.error)
 
 
 @pytest.mark.parametrize("old, new", [(b"vide", b"soun"), (b"avc1", b"none")], ids=["only sound", "an unknown codec"])
@@ -257,7 +258,12 @@ class ListedTimes(video.PyAVReader):
 
 
 def read(times: Sequence[float | None], num_skipped: int = 0, **selection: Any) -> list[Frame]:
-    return list(ListedTimes(times, num_skipped).frames(FrameSelection(**selection)))
+    frames = []
+    try:
+        frames.extend(ListedTimes(times, num_skipped).frames(FrameSelection(**selection)))
+    except DataError as error:
+        frames.append(Frame(Source("video", Path("clip")), error=error))
+    return frames
 
 
 def test_times_that_are_unknown_or_do_not_increase_follow_the_frame_rate() -> None:

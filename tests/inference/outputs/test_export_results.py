@@ -87,7 +87,7 @@ def require(name: str) -> None:
         pytest.importorskip("sleap_io", reason="sleap-io is not installed: pip install 'simplepose[sleap]'")
 
 
-@pytest.mark.parametrize("name, skeleton", itertools.product(FORMATS, [COCO, KITE]))
+@pytest.mark.parametrize("name, skeleton", [*itertools.product(FORMATS, [COCO, KITE])])
 def test_exported_images_come_back_with_the_same_keypoints(tmp_path: Path, name: str, skeleton: Skeleton) -> None:
     require(name)
     results = image_results(tmp_path / "images", skeleton)
