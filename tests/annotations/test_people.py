@@ -14,15 +14,7 @@ from posenet.annotations.people import CocoDataset, Split, read_annotations, rea
 from posenet.annotations.reader import read_annotation_file
 from posenet.errors import DataError
 from posenet.skeleton import COCO
-from tests.helpers.drawn_data import (
-    HEIGHT,
-    WIDTH,
-    crowd,
-    document,
-    person,
-    read_people,
-    write_annotations,
-)
+from tests.helpers.drawn_data import HEIGHT, WIDTH, crowd, document, person, read_people, write_annotations
 
 Document = dict[str, Any]
 Change = Callable[[Document], Any]

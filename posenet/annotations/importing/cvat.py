@@ -14,14 +14,7 @@ from xml.etree import ElementTree
 from posenet.annotations.image_files import ImageFiles
 from posenet.annotations.importing.frames import write_frames
 from posenet.annotations.importing.grouping import Point, add_object, assign_points, box_of_corners, convert_objects
-from posenet.annotations.importing.imported import (
-    MISSING_IMAGES,
-    ImportedAnnotations,
-    Notes,
-    Object,
-    Source,
-    by_file,
-)
+from posenet.annotations.importing.imported import MISSING_IMAGES, ImportedAnnotations, Notes, Object, Source, by_file
 from posenet.errors import DataError
 from posenet.files import read_input
 from posenet.messages import to_single_line

@@ -13,14 +13,7 @@ import numpy as np
 
 from posenet.annotations.coco import read_document
 from posenet.annotations.importing.coco_family import FINGERS
-from posenet.annotations.importing.imported import (
-    ImportedAnnotations,
-    Notes,
-    Object,
-    Source,
-    by_file,
-    to_coco,
-)
+from posenet.annotations.importing.imported import ImportedAnnotations, Notes, Object, Source, by_file, to_coco
 from posenet.errors import DataError
 
 AIC_NAMES = (

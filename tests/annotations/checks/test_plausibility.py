@@ -15,16 +15,7 @@ from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from posenet.skeleton import COCO
 from tests.helpers.chairs import NAMES, write_chairs
-from tests.helpers.changed_annotations import (
-    Change,
-    Document,
-    changed,
-    each,
-    found,
-    kinds,
-    read,
-    setting,
-)
+from tests.helpers.changed_annotations import Change, Document, changed, each, found, kinds, read, setting
 from tests.helpers.drawn_data import document, person, write_annotations
 
 
