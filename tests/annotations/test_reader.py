@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import json
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from tests.helpers.changed_annotations import (
     people_document,
     read,
     setting,
+    write_boxes,
 )
 from tests.helpers.drawn_data import HEIGHT, WIDTH, document, person, write_annotations, write_images
 from tests.helpers.image_bytes import encode, jpeg_declaring
@@ -209,10 +209,6 @@ class TestAreas:
         expected = np.array([entry["area"] for entry in real["annotations"]])
         file = read(changed(each("annotations", lambda entry: entry.update(segmentation=[], area=None)), content=real))
         assert np.median(file.columns.areas / expected) == pytest.approx(1, abs=0.05)
-
-
-def write_boxes(convert: Callable[[float, float, float, float], list[float]]) -> Change:
-    return each("annotations", lambda entry: entry.update(bbox=convert(*entry["bbox"])))
 
 
 def test_boxes_of_two_corners_are_converted(real: Document) -> None:

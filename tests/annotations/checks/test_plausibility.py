@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from posenet.skeleton import COCO
 from tests.helpers.chairs import NAMES, write_chairs
-from tests.helpers.changed_annotations import Change, Document, changed, each, found, kinds, read, setting
+from tests.helpers.changed_annotations import Change, Document, changed, each, found, kinds, read, setting, write_boxes
 from tests.helpers.drawn_data import document, person, write_annotations
 
 
@@ -35,10 +34,6 @@ def scaled(keypoints: float = 1, boxes: float = 1, sizes: float = 1) -> Change:
 def exchange_axes(content: Document) -> None:
     for entry in content["annotations"]:
         entry["keypoints"] = np.reshape(entry["keypoints"], (-1, 3))[:, [1, 0, 2]].ravel().tolist()
-
-
-def write_boxes(convert: Callable[[float, float, float, float], list[float]]) -> Change:
-    return each("annotations", lambda entry: entry.update(bbox=convert(*entry["bbox"])))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from posenet.annotations.importing.formats import FORMATS, read_annotations, recognise
+from posenet.annotations.importing.formats import read_annotations, recognise
 from posenet.annotations.importing.imported import ImportedAnnotations
 from posenet.annotations.skeleton_draft import draft_skeleton
 from posenet.cli.main import run_tool
@@ -415,13 +415,6 @@ def test_what_is_damaged_or_unknown_is_one_line(tmp_path: Path, name: str, conte
     assert "\n" not in str(caught.value) and str(tmp_path) in str(caught.value)
     assert run_tool("annotations", ["import", str(path), "--output", str(tmp_path / "out.json")]) == 2
     assert not (tmp_path / "out.json").exists()
-
-
-def test_an_unknown_file_names_the_formats(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("hello")
-    with pytest.raises(DataError) as caught:
-        read_annotations(tmp_path / "a.txt")
-    assert all(format_.name in str(caught.value) for format_ in FORMATS)
 
 
 @pytest.mark.parametrize(
