@@ -1,6 +1,6 @@
 """The people of an annotation file that has been checked.
 
-``read_annotations`` reads a file for a store, ``read_split`` for the COCO evaluation.
+``read_dataset`` reads a file for a store, ``read_split`` for the COCO evaluation.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class CocoDataset:
     adjustments: Adjustments  # what the reader did
 
 
-def read_annotations(
+def read_dataset(
     path: str | Path,
     skeleton: Skeleton = COCO,
     folder: str | Path | None = None,

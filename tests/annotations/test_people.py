@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from posenet.annotations.coco import COCO_CATEGORY, CocoImage, read_document
-from posenet.annotations.people import CocoDataset, Split, read_annotations, read_split
+from posenet.annotations.people import CocoDataset, Split, read_dataset, read_split
 from posenet.annotations.reader import read_annotation_file
 from posenet.errors import DataError
 from posenet.skeleton import COCO
@@ -25,7 +25,7 @@ def write(folder: Path, content: Any) -> Path:
 
 
 def read(folder: Path, content: Document) -> CocoDataset:
-    return read_annotations(write(folder, content))
+    return read_dataset(write(folder, content))
 
 
 class TestPeople:
@@ -61,7 +61,7 @@ class TestPeople:
     def test_real_annotations(self, coco_sample: Path) -> None:
         path = coco_sample / "annotations" / "person_keypoints_val2017_oracle150.json"
         assert read_document(path)["categories"] == [COCO_CATEGORY]
-        dataset = read_annotations(path)
+        dataset = read_dataset(path)
         people = dataset.people.values()
         assert len(dataset.images) == 150 and sum(map(len, people)) == 577
         assert sum(p.is_crowd.sum() for p in people) == 14
@@ -76,7 +76,7 @@ NOT_COCO = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("reader", [read_annotations, read_split, read_annotation_file])
+@pytest.mark.parametrize("reader", [read_dataset, read_split, read_annotation_file])
 def test_a_file_of_another_kind_and_a_missing_one_are_refused(tmp_path: Path, reader: Callable[[Path], Any]) -> None:
     path = tmp_path / "tiny.json"
     for contents, message in ((NOT_JSON, "is not valid JSON"), (NOT_COCO, "give a COCO keypoint file")):

@@ -416,8 +416,9 @@ class TestImages:
         assert (file.images[0].height, file.images[0].width) == drawn.sizes["displayed"]
         assert found(file)["exif-swapped"] == ("derived", ["a.jpg"])
 
-    def test_a_keypoint_a_little_outside_the_stored_pixels_does_not_swap_their_size(self, tmp_path: Path) -> None:
-        file = read(self.annotated_as_stored(tmp_path, 6, (20, 20, 50, 60), 16, 165), folder=tmp_path)
+    @pytest.mark.parametrize("y", [165, 5000], ids=["a little", "outside the displayed image, too"])
+    def test_a_keypoint_outside_the_stored_pixels_does_not_swap_their_size(self, tmp_path: Path, y: float) -> None:
+        file = read(self.annotated_as_stored(tmp_path, 6, (20, 20, 50, 60), 16, y), folder=tmp_path)
         assert file.columns.boxes[0].tolist() == [80, 20, 60, 50]
         assert "exif-turned" in kinds(file) and "exif-swapped" not in kinds(file)
 

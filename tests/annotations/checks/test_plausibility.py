@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from posenet.annotations.people import read_annotations, read_split
+from posenet.annotations.people import read_dataset, read_split
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from posenet.skeleton import COCO
@@ -55,7 +55,7 @@ def test_real_annotations_in_another_frame_contradict_themselves(
     """Such files would be trained on and evaluated, with wrong results."""
     path = write_annotations(tmp_path / "a.json", changed(change, content=real))
     assert kinds(read(real))[code] == "contradiction"
-    for reader in (read_annotations, lambda path: read_split(path, skeleton=COCO)):
+    for reader in (read_dataset, lambda path: read_split(path, skeleton=COCO)):
         with pytest.raises(DataError, match=code):
             reader(path)
 
