@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from posenet.annotations.coco import COCO_CATEGORY, CocoImage, read_document
-from posenet.annotations.people import CocoDataset, Split, read_dataset, read_split
+from posenet.annotations.people import CocoDataset, Split, people_of, read_dataset, read_split
 from posenet.annotations.reader import read_annotation_file
 from posenet.errors import DataError
 from posenet.skeleton import COCO
@@ -57,6 +57,13 @@ class TestPeople:
         people = read_people(tmp_path, bare)
         assert (people.num_labelled.tolist(), people.outlines, people.is_crowd.tolist()) == ([0], [None], [False])
         assert not people.is_labelled.any()
+
+    def test_are_those_of_categories_with_the_keypoints_of_the_skeleton(self, tmp_path: Path) -> None:
+        """Also of a file that was read for no skeleton."""
+        content = document([1], [person(1, 1), person(2, 1, category_id=5, keypoints=[1, 2, 2] * 17)])
+        content["categories"].append({"id": 5, "name": "bird", "keypoints": [f"k{number}" for number in range(17)]})
+        dataset = people_of(read_annotation_file(write(tmp_path, content)), COCO)
+        assert dataset.people[1].ids.tolist() == [1] and not dataset.background
 
     def test_real_annotations(self, coco_sample: Path) -> None:
         path = coco_sample / "annotations" / "person_keypoints_val2017_oracle150.json"
