@@ -173,9 +173,9 @@ def _make_stores(plan: StorePlan, sources: Sequence[_Source], known: Skeleton | 
     draft = None if known else _draft(train.file)
     skeleton = draft.skeleton if draft else known
     if draft and len(train.file.groups_of_names()) > 1:  # some may be the skeleton's, in another order
-        file, images = train.file, train.images
+        content, images = train.file.document, train.images
         again = read_annotation_file(
-            file.path, skeleton, folder=images, exif_frame=plan.exif_frame, document=file.document
+            sources[0].path, skeleton, folder=images, exif_frame=plan.exif_frame, document=content
         )
         train = train._replace(file=again)
     parts = [train, *(_read(plan, source, skeleton, warnings) for source in sources[1:])]
@@ -261,7 +261,6 @@ def _draft(file: AnnotationFile) -> SkeletonDraft:
 
 
 def _write_draft(draft: SkeletonDraft, output: Path, warnings: list[str]) -> None:
-    """Write the drafted skeleton, and log what it has."""
     skeleton = draft.skeleton
     is_coco = skeleton == COCO
     write_atomically(output, skeleton_to_toml(skeleton, {} if is_coco else COMMENTS).encode())
@@ -317,7 +316,6 @@ def _images_to_train_on(file: AnnotationFile, skeleton: Skeleton) -> set[int]:
 
 
 def _build(part: _Part, folder: Path, skeleton: Skeleton, warnings: list[str]) -> None:
-    """Write the annotations of a split, and build its store."""
     path = folder / f"{part.split}.json"
     file = dataclasses.replace(part.file, path=path)
     write_atomically(path, json.dumps(file.document).encode())

@@ -188,7 +188,6 @@ def shape_of(
 def _annotations(
     objects: Sequence[tuple[Entry, Object]], names: Sequence[str], ids: Mapping[str, int], whole: float | None
 ) -> list[Entry]:
-    """The annotations of all objects, each with its image."""
     if not objects:
         return []
     # All objects at once: arrays of a single one take most of the time of an import.

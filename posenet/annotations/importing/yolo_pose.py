@@ -208,7 +208,6 @@ def _find_place(place: str, roots: Sequence[Path], source: Path) -> Path:
 
 
 def _read_list(path: Path, roots: Sequence[Path]) -> list[Path]:
-    """The images that a text file names, relative to its folder or to that of the data set."""
     lines = read_input(path).decode("utf-8-sig").split("\n")
     return [_find_place(line.strip(), [path.parent, *roots], path) for line in lines if line.strip()]
 
