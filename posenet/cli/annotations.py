@@ -144,7 +144,7 @@ def _report(args: argparse.Namespace, adjustments: Adjustments, prints: bool = T
 
 
 def _import(args: argparse.Namespace) -> None:
-    from posenet.annotations.importing.formats import read_annotations
+    from posenet.annotations.importing.formats import read_annotations, recognise
     from posenet.annotations.importing.yolo_pose import label_path
 
     output, splits = args.output, args.split or ["train"]
@@ -153,12 +153,16 @@ def _import(args: argparse.Namespace) -> None:
     outputs = [output] if len(splits) == 1 else [output.with_stem(f"{output.stem}_{split}") for split in splits]
     check_outputs(outputs, input_files(args), overwrite=args.overwrite)
     source = find_annotations(args.source, None)[0] if args.source.is_dir() else args.source
+    if args.split is not None and recognise(source)[0].name != "YOLO-pose":
+        raise DataError(
+            f"{args.source} has no splits, which only YOLO-pose has; leave out --split (annotations split divides)"
+        )
     for split, path in zip(splits, outputs):
         is_printed = is_standard_output(path)
         content, folder, notes = read_annotations(
             source,
             images=args.images,
-            split=split if args.split else None,
+            split=split,
             keypoints=args.keypoints,
             part=args.part,
             frames=None if is_printed else path.with_name(f"{path.stem}_frames"),

@@ -141,9 +141,7 @@ def _read_source(file: Path, split: str, images: str | Path | None, folder: Path
         document, image_folder = read_document(file), Path(images or file.parent)
     else:
         frames = folder / f"{split}_frames"
-        document, image_folder, notes = read_annotations(
-            file, images=images, split=split if is_yolo(file) else None, frames=frames
-        )
+        document, image_folder, notes = read_annotations(file, images=images, split=split, frames=frames)
         for note in notes:
             line = f"{file.name}: {note}"
             _log.warning("%s", line if len(line) <= MAX_LINE else f"{line[: MAX_LINE - 4]} ...")

@@ -79,3 +79,12 @@ def test_the_stores_have_the_keypoints_that_were_drawn(
                     ]
                     assert labelled.any() and min(errors) < 0.01
     assert num_people >= len(content["images"]) / 2  # some first people are small
+
+
+def test_the_config_of_deeplabcut_names_its_project(tmp_path: Path, drawn: tuple[Path, Document]) -> None:
+    """Unlike a data.yaml, it has no splits."""
+    pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'simplepose[yolo]'")
+    project = write_deeplabcut(tmp_path / "set", *drawn)
+    prepared = prepare(project / "config.yaml", [f"checkpoint.path={tmp_path / 'run'}"])
+    with Store(prepared.folder / "data" / "train.h5") as store:
+        assert store.num_people
