@@ -152,10 +152,11 @@ def read_split(
         image_of_id = {image.id: image for image in images}
         if unknown := wanted.keys() - image_of_id.keys():
             raise DataError(f"{path} has no image {min(unknown)}; correct the ids")
+        if not wanted:
+            raise DataError("no image ids are given; give some, or none for all images")
         images = [image_of_id[image_id] for image_id in wanted]
     if not images:
-        reason = "lists no images" if image_ids is None else "is to be read for no image ids"
-        raise DataError(f"{path} {reason}; give a file with images and annotations, and some ids or none for all")
+        raise DataError(f"{path} lists no images; give a file with images and annotations")
     used = np.flatnonzero(file.categories.is_used).tolist() or list(range(len(file.categories.parsed)))
     if not used:
         return Split(images, 1, [], frozenset([1]))
@@ -169,7 +170,7 @@ def read_split(
         )
     people = [
         {key: entry[key] for key in _KEYS} | {"category_id": ids[chosen]}
-        for entry in itertools.compress(file.document["annotations"], is_person)
+        for entry in itertools.compress(file.document["annotations"], is_person & columns.is_used)
     ]
     return Split(images, ids[chosen], people, frozenset(ids[row] for row in used))
 
