@@ -326,6 +326,7 @@ class TestCategories:
         assert found(read(self.two()))["several-skeletons"] == ("warning", ["person", "stool"])
         file = read(self.two(), skeleton=COCO)
         assert found(file)["other-keypoints"] == ("left out", ["stool: 1 annotations"])
+        assert "num-keypoints" not in kinds(file), "what is not read is not counted"
         assert file.columns.is_used.tolist() == [True] * 7 + [False]
 
     def test_without_keypoints_are_left_out(self) -> None:
