@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from posenet.annotations.main_persons import person_masks, select_main_persons
-from posenet.annotations.people import read_annotations
+from posenet.annotations.people import read_dataset
 from posenet.data.build import BuildReport, build_store
 from posenet.data.dataset import PoseDataset
 from posenet.data.inspection import verify_store
@@ -77,7 +77,7 @@ class TestContent:
         assert record.people["annotation_id"].tolist() == [2, 3, 4]
         assert record.people["box"].tolist() == [[22, 20, 50, 60], [100, 40, 50, 60], [20, 20, 50, 60]]
         assert record.people["area"].tolist() == [2250, 2250, 2250]
-        people = read_annotations(coco[1]).people[5]
+        people = read_dataset(coco[1]).people[5]
         np.testing.assert_array_equal(record.joints, people.keypoints[[1, 3, 4]])
         for found, expected in zip(decode_masks(record), person_masks(people, HEIGHT, WIDTH)):
             np.testing.assert_array_equal(found, expected)
@@ -131,7 +131,7 @@ class TestContent:
     def test_real_photographs(self, coco_sample: Path, tmp_path: Path) -> None:
         annotations = coco_sample / "annotations" / "person_keypoints_val2017.json"
         report = build((coco_sample / "val2017", annotations), tmp_path / "a.h5")
-        everybody = read_annotations(annotations).people.values()
+        everybody = read_dataset(annotations).people.values()
         people = [people for people in everybody if select_main_persons(people)]
         assert report.store.num_images == len(people) > 10
         assert not report.skipped
@@ -246,7 +246,7 @@ def test_annotations_are_scaled_to_images_that_were_resized_after_they_were_anno
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("overwrite", [False, True], ids=["new", "overwrite"])
-@pytest.mark.parametrize("kills", [5, pytest.param(60, marks=pytest.mark.torture)])
+@pytest.mark.parametrize("kills", [3, pytest.param(60, marks=pytest.mark.torture)])
 def test_builds_killed_at_any_moment_leave_nothing_or_the_old_one(tmp_path: Path, kills: int, overwrite: bool) -> None:
     coco = write_coco(tmp_path, range(1, 41))
     output = tmp_path / "out" / "a.h5"
