@@ -21,7 +21,6 @@ WRITABLE_VIDEO_SUFFIXES = frozenset(".avi .m4v .mkv .mov .mp4".split())
 DEFAULT_FOLDER = "predictions"
 """Where drawings go if no output is named; ``predictions-2`` and so on if it exists."""
 _OUTPUTS = ("output", "json", "coco", "csv", "export", "heatmaps")
-"""The options that name files and folders."""
 _NEEDS_OUTPUT = (
     "resume=True needs an output that shows what is done: json=FILE.jsonl, another file of people, or a folder for a "
     "file of each input"
