@@ -524,18 +524,17 @@ def _pil_to_bgr(image: Image.Image) -> np.ndarray:
 
 def _array_to_bgr(image: np.ndarray, channels: ChannelOrder) -> np.ndarray:
     if image.ndim not in (2, 3) or not image.size or (image.ndim == 3 and image.shape[2] not in (1, 3, 4)):
-        remedy = ""
-        if image.ndim == 3 and image.shape[0] in (1, 3, 4):
-            remedy = "; its channels come first: give image.transpose(1, 2, 0), of a tensor image.permute(1, 2, 0)"
-        if image.ndim == 4:
-            remedy = "; give several images as predictor.stream(images), each of these dimensions"
-        raise DataError(f"an image must be height x width with 1, 3 or 4 channels, not of shape {image.shape}{remedy}")
+        raise DataError(
+            f"an image must be height x width with 1, 3 or 4 channels, not of shape {image.shape}; channels come last "
+            "after image.transpose(1, 2, 0), of a tensor image.permute(1, 2, 0); several images are for "
+            "predictor.stream(images)"
+        )
     image = image.astype(image.dtype.newbyteorder("="), copy=False)
     if image.dtype not in (np.uint8, np.uint16):
-        remedy = 'image.astype("uint8")'
-        if image.dtype == bool or (image.dtype.kind == "f" and 0 <= np.min(image) <= np.max(image) <= 1):
-            remedy = '(image * 255).astype("uint8")'
-        raise DataError(f"an image must be of type uint8 or uint16, not {image.dtype}; give {remedy}, of 0 to 255")
+        raise DataError(
+            f'an image must be of type uint8 or uint16, not {image.dtype}; give image.astype("uint8") of values from 0 '
+            'to 255, or (image * 255).astype("uint8") of values from 0 to 1'
+        )
     if image.ndim == 3:
         image = image[..., :3] if channels == "bgr" else image[..., 2::-1]
     if image.dtype == np.uint16:

@@ -63,41 +63,30 @@ def test_a_temporary_name_that_exists_is_left_alone(tmp_path, monkeypatch):
     assert not (tmp_path / "file").exists()
 
 
-def write_text(path, data):
-    with open_text_output(path) as file:
-        file.write(data.decode())
-
-
-WRITERS = pytest.mark.parametrize("write", [write_atomically, write_text])
-
-
-@WRITERS
-def test_a_symbolic_link_is_kept_and_its_target_replaced(tmp_path, write):
+def test_a_symbolic_link_is_kept_and_its_target_replaced(tmp_path):
     (tmp_path / "folder").mkdir()
     for target in ("old", "folder/new"):
         link = tmp_path / f"link to {Path(target).name}"
         link.symlink_to(target)
-        write(link, b"text")
+        write_atomically(link, b"text")
         assert link.is_symlink() and (tmp_path / target).read_bytes() == b"text"
 
 
-@WRITERS
-def test_a_fifo_is_written_and_not_replaced(tmp_path, write):
+def test_a_fifo_is_written_and_not_replaced(tmp_path):
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     received = []
     reader = threading.Thread(target=lambda: received.append(fifo.read_bytes()))
     reader.start()
-    write(fifo, b"text")
+    write_atomically(fifo, b"text")
     reader.join(10)
     assert received == [b"text"] and fifo.is_fifo()
 
 
-@WRITERS
-def test_a_dash_is_standard_output(tmp_path, monkeypatch, capsysbinary, write):
+def test_a_dash_is_standard_output(tmp_path, monkeypatch, capsysbinary):
     monkeypatch.chdir(tmp_path)
     print("before")
-    write("-", b"text")
+    write_atomically("-", b"text")
     assert capsysbinary.readouterr().out == b"before\ntext" and not os.listdir(tmp_path)
 
 
@@ -108,20 +97,18 @@ def test_text_keeps_its_line_ends_and_the_bytes_of_names_that_are_no_text(tmp_pa
     assert (tmp_path / "file").read_bytes() == capsysbinary.readouterr().out == b"Zo\xc3\xab\xe9\r\n\n"
 
 
-@WRITERS
-def test_a_closed_standard_output_is_an_error_with_a_remedy(monkeypatch, write):
+def test_a_closed_standard_output_is_an_error_with_a_remedy(monkeypatch):
     monkeypatch.setattr("sys.stdout", None)
     with pytest.raises(DataError, match="write to a file"):
-        write("-", b"text")
+        write_atomically("-", b"text")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no device without space")
-@WRITERS
-def test_a_full_disk_behind_standard_output_is_named(monkeypatch, write):
+def test_a_full_disk_behind_standard_output_is_named(monkeypatch):
     full = open("/dev/full", "w")
     monkeypatch.setattr("sys.stdout", full)
     with pytest.raises(OSError, match="No space left on device: 'standard output'"):
-        write("-", b"text")
+        write_atomically("-", b"text")
     with contextlib.suppress(OSError):
         full.close()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -172,9 +171,8 @@ def test_pil_images_of_every_mode_keep_their_colours(mode: str) -> None:
 @pytest.mark.parametrize(
     "image, message",
     [
-        (np.zeros((4, 6, 3), np.float32), r"not float32; give \(image \* 255\).astype"),
-        (np.full((4, 6, 3), 255.0), r"not float64; give image.astype"),
-        (np.full((4, 6, 3), 200), r"not int64; give image.astype"),
+        (np.full((4, 6, 3), 255.0), r"not float64; give image.astype.* or \(image \* 255\)"),
+        (np.full((4, 6, 3), 200), "not int64"),
         (np.full((4, 6, 3), "a"), "not <U1"),
         (np.zeros((4, 6), bool), "not bool"),
         (np.zeros((2, 40, 60, 3), np.uint8), r"shape \(2, 40, 60, 3\); .*stream\(images\)"),
@@ -314,21 +312,6 @@ class TestDecoding:
         np.testing.assert_array_equal(decode_image(as_array(data + film)), decode_image(as_array(data)))
         check_image(as_array(data + film))
 
-    def test_the_check_at_reduced_size_accepts_what_decodes_at_full_size(self) -> None:
-        """JPEG data that end before the last pixels are the one exception: some releases of OpenCV decode them."""
-        rng = np.random.default_rng(0)
-        pixels = cv2.GaussianBlur(rng.integers(0, 256, (66, 101, 3), np.uint8), (0, 0), 1)
-        jpeg = as_array(encode(pixels))
-        num_accepted = 0
-        for _ in range(150):
-            data = damage(jpeg, rng)
-            accepted = succeeds(check_image, data)
-            content = data.tobytes()
-            if content.rfind(b"\xff\xd9") > content.rfind(b"\xff\xda"):
-                assert accepted == succeeds(decode_image, data)
-            num_accepted += accepted
-        assert 20 < num_accepted < 130
-
     @pytest.mark.parametrize("kind", ["HEIF", "AVIF"])
     def test_heic_and_avif_are_decoded_upright(self, kind: str) -> None:
         pytest.importorskip("pillow_heif").register_heif_opener()
@@ -348,25 +331,6 @@ class TestDecoding:
         monkeypatch.setitem(sys.modules, "pillow_heif", None)
         with pytest.raises(ValueError, match=r"\[heif\]"):
             decode_image(as_array(b"\0\0\0\x1cftypheic\0\0\0\0mif1heicmiaf"))
-
-
-def damage(jpeg: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Cut the file, flip a bit, delete a part, overwrite a part, or change a byte of the header."""
-    start, size = (int(value) for value in rng.integers(1, (len(jpeg), 900)))
-    part = slice(start, start + size)
-    data = jpeg.copy()
-    match rng.integers(5):
-        case 0:
-            return data[:start]
-        case 1:
-            data[start] ^= 1 << rng.integers(8)
-        case 2:
-            return np.delete(data, part)
-        case 3:
-            data[part] = rng.integers(256, size=len(data[part]))
-        case _:
-            data[start % 600] = rng.integers(256)
-    return data
 
 
 class TestOrientation:
@@ -415,35 +379,6 @@ class TestOrientation:
             x, y = (8 * value + 3.5 for value in lit_centre(image))
             assert (x, y) == pytest.approx(drawn.centres["displayed"], abs=4)
         assert apply_orientation(NOISE, 1) is NOISE, "nothing is copied where there is no orientation"
-
-
-HOST_PROGRAM = """
-import sys
-import warnings
-from PIL import Image
-before = Image.MAX_IMAGE_PIXELS, list(warnings.filters), warnings.showwarning
-import posenet
-from posenet.data.dataset import PoseDataset
-from posenet.data.loader import BatchLoader
-from posenet.images import read_header, read_image
-read_image(sys.argv[1])
-read_header(sys.argv[1])
-loader = BatchLoader(PoseDataset(sys.argv[2], (64, 64)), [[(0, 0)]], 99)
-list(loader)
-loader.close()
-assert (Image.MAX_IMAGE_PIXELS, list(warnings.filters), warnings.showwarning) == before
-"""
-
-
-@pytest.mark.slow
-def test_the_limit_of_pillow_and_the_warnings_belong_to_the_host(stores: dict[str, Path], tmp_path: Path) -> None:
-    """Neither importing nor using the package changes them."""
-    cv2.imwrite(str(tmp_path / "a.png"), NOISE)
-    # pycocotools and others may add filters for themselves, so these are imported before.
-    program = HOST_PROGRAM.replace("import sys", "import sys, torch, h5py, cv2", 1)
-    command = [sys.executable, "-c", program, str(tmp_path / "a.png"), str(stores["train"])]
-    result = subprocess.run(command, timeout=100, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
 
 
 def test_an_image_above_the_limit_of_the_host_is_read_upright(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,11 +183,6 @@ def test_people_are_compared_by_value():
         assert dataclasses.replace(make_person(), **change) != make_person()
 
 
-def test_fields_cannot_be_replaced():
-    with pytest.raises(AttributeError):
-        make_person().score = 1.0
-
-
 def test_a_person_as_a_dictionary_can_be_written_as_json():
     person = make_person(nose=(10, 20, 0.5), right_ankle=(40, 5, 0.25))
     expected = {

@@ -17,15 +17,7 @@ from posenet.cli.options import add_config_options, positive_int, with_dashes
 from posenet.devices.device import cudnn_flags, select_device
 from posenet.settings import load_config
 
-PARTS = {
-    "data": data,
-    "targets": targets,
-    "network": network,
-    "train": train,
-    "decode": decode,
-    "predict": predict,
-    "gpu": gpu,
-}
+PARTS = {part.__name__.rpartition(".")[2]: part for part in (data, targets, network, train, decode, predict, gpu)}
 
 
 def make_parser() -> ToolParser:

@@ -11,7 +11,7 @@ import numpy as np
 from posenet.annotations.adjustments import Adjustments
 from posenet.annotations.category_reader import canonical_id, number_ids
 from posenet.annotations.coco import MAX_NUMBER, AnnotationColumns, Categories, Entry, Mask
-from posenet.annotations.coordinates import FAR_OUTSIDE, convert_corners, convert_keypoints
+from posenet.annotations.coordinates import FAR_OUTSIDE, convert_corners, convert_fractions
 from posenet.annotations.image_reader import Images
 from posenet.annotations.outlines import (
     Outline,
@@ -29,8 +29,8 @@ TINY_SHARE = 0.01
 """No object covers a smaller share of its box, but thin ones such as ropes, whose areas are above 1."""
 RECTANGLE_CORNERS = 9
 """An outline of at most so many corners that fills its box is that box."""
-CROWD_FLAGS = {None: False, 0: False, 1: True, "0": False, "1": True, "": False, "false": False, "true": True}
-"""What ``iscrowd`` may be, in any spelling."""
+CROWD_FLAGS = {"none": False, "": False, "0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
+"""What ``iscrowd`` may be, as a text in lower case."""
 
 
 def read_columns(
@@ -44,20 +44,20 @@ def read_columns(
     is_read[is_read] = images.is_kept[image_rows[is_read]]
     rows = np.flatnonzero(is_read).tolist()
     read = [entries[row] for row in rows]
-    raw = [canonical_id(entry.get("id")) for entry in read]
+    written = [entry.get("id") for entry in read]
+    raw = list(map(canonical_id, written))
     ids = np.array(number_ids(raw), np.int64)
-    is_new = [entry.get("id") is not None and old != new for entry, old, new in zip(read, raw, ids.tolist())]
-    said.add_rows("derived", "annotation-id", np.array(is_new, bool), [entry.get("id") for entry in read])
-    flags = [entry.get("iscrowd") for entry in read]
-    flags = [flag.lower() if isinstance(flag, str) else flag for flag in flags]
-    has_flag = np.array([not isinstance(flag, (list, dict)) and flag in CROWD_FLAGS for flag in flags], bool)
+    is_new = [value is not None and old != new for value, old, new in zip(written, raw, ids.tolist())]
+    said.add_rows("derived", "annotation-id", np.array(is_new, bool), written)
+    crowds = [CROWD_FLAGS.get(str(entry.get("iscrowd")).lower()) for entry in read]
+    has_flag = np.array([crowd is not None for crowd in crowds], bool)
     columns = AnnotationColumns(
         entries=read,
         ids=ids,
         image_rows=image_rows[rows],
         category_rows=category_rows[rows],
         is_used=categories.is_used[category_rows[rows]] if read else np.zeros(0, bool),
-        is_crowd=np.array([has and CROWD_FLAGS[flag] for has, flag in zip(has_flag, flags)], bool),
+        is_crowd=np.array([bool(crowd) for crowd in crowds], bool),
         keypoints=np.zeros((len(read), 0, 3)),
         boxes=_to_column([entry.get("bbox") for entry in read], 4),
         areas=_to_column([[entry.get("area")] for entry in read], 1)[:, 0].clip(min=0),
@@ -73,12 +73,16 @@ def complete_columns(columns: AnnotationColumns, sizes: np.ndarray, said: Adjust
 
     ``sizes`` are (A, 2) height, width of the images.
     """
-    is_person = columns.is_used & ~columns.is_crowd
-    is_fraction = convert_keypoints(columns.keypoints, columns.boxes, is_person, sizes, said)
-    columns.keypoints[said.leave_out_few("normalised", is_fraction, columns.ids)] = 0
-    convert_corners(columns.boxes, columns.keypoints, is_person, sizes, said)
-    _unlabel(columns, is_person, sizes, said)
-    _read_outlines(columns, sizes, said)
+    convert_fractions(columns, sizes, said)
+    convert_corners(columns, sizes, said)
+    _unlabel(columns, sizes, said)
+    parsed = [
+        parse_outline(entry.get("segmentation"), *size) if is_used else (None, False)
+        for entry, size, is_used in zip(columns.entries, sizes.tolist(), columns.is_used)
+    ]
+    columns.outlines = [outline for outline, _ in parsed]
+    is_damaged = np.array([is_damaged for _, is_damaged in parsed], bool)
+    said.add_rows("derived", "damaged-outline", is_damaged, columns.ids)
     is_empty = _complete_boxes(columns, sizes, said)
     said.add_rows("left out", "empty-annotation", is_empty, columns.ids)
     _complete_areas(columns, sizes, is_empty, said)
@@ -94,13 +98,12 @@ def complete_columns(columns: AnnotationColumns, sizes: np.ndarray, said: Adjust
 def _find_categories(entries: Sequence[Entry], categories: Categories, said: Adjustments) -> np.ndarray:
     """(A,) the rows of the categories. An unlisted one is the first of those that are used if all have the same
     keypoints."""
-    raw = [entry.get("category_id") for entry in entries]
-    rows = np.array([categories.row_of.get(canonical_id(value), UNLISTED) for value in raw], int)
+    ids = [entry.get("category_id") for entry in entries]
+    rows = np.array([categories.row_of.get(canonical_id(value), UNLISTED) for value in ids], int)
     is_unlisted = rows == UNLISTED
-    used = np.flatnonzero(categories.is_used).tolist()
-    if is_unlisted.any() and used and len({category.keypoints for category in categories.parsed}) == 1:
-        said.add("derived", "same-category", {str(raw[row]): row for row in np.flatnonzero(is_unlisted).tolist()})
-        rows[is_unlisted] = used[0]
+    if is_unlisted.any() and categories.is_used.any() and len({one.keypoints for one in categories.parsed}) == 1:
+        said.add("derived", "same-category", dict.fromkeys(str(ids[row]) for row in np.flatnonzero(is_unlisted)))
+        rows[is_unlisted] = np.flatnonzero(categories.is_used)[0]
     else:
         said.leave_out_few("no-such-category", is_unlisted, [entry.get("id") for entry in entries])
     return rows
@@ -126,13 +129,14 @@ def _to_column(lists: list[Any], width: int) -> np.ndarray:
 
 
 def _read_keypoints(columns: AnnotationColumns, categories: Categories, said: Adjustments) -> None:
-    """Fill ``columns.keypoints``."""
     counts = np.array([len(category.keypoints) for category in categories.parsed] or [0], int)[columns.category_rows]
     # HumanArt has the keypoints of its 21 names in ``keypoints_21``, beside COCO's.
-    keys = [f"keypoints_{count}" for count in counts.tolist()]
-    lists = [entry.get(key) or entry.get("keypoints") for entry, key in zip(columns.entries, keys)]
+    pairs = zip(columns.entries, counts.tolist())
+    lists = [entry.get(f"keypoints_{count}") or entry.get("keypoints") for entry, count in pairs]
     has_list = columns.is_used & np.array([bool(values) for values in lists], bool)
-    most = max((len(categories.parsed[row].keypoints) for row in np.flatnonzero(categories.is_used)), default=1)
+    most = max(
+        (len(one.keypoints) for one, is_used in zip(categories.parsed, categories.is_used) if is_used), default=1
+    )
     columns.keypoints = np.zeros((len(lists), most, 3))
     is_wrong, is_pair = np.zeros(len(lists), bool), np.zeros(len(lists), bool)
     for count in np.unique(counts[has_list]).tolist():
@@ -165,38 +169,26 @@ def _read_keypoints(columns: AnnotationColumns, categories: Categories, said: Ad
         columns.keypoints[is_own, : len(order)] = columns.keypoints[is_own][:, order]
 
 
-def _unlabel(columns: AnnotationColumns, is_person: Mask, sizes: np.ndarray, said: Adjustments) -> None:
+def _unlabel(columns: AnnotationColumns, sizes: np.ndarray, said: Adjustments) -> None:
     """Unlabel single keypoints that are far outside their image, or at (0, 0)."""
     points = columns.keypoints[..., :2]
-    is_at_zero = (columns.keypoints[..., 2] > 0) & (points == 0).all(axis=2)
+    is_at_zero = columns.is_labelled & (points == 0).all(axis=2)
     said.add_rows("derived", "labelled-at-zero", is_at_zero.any(axis=1), columns.ids)
     columns.keypoints[is_at_zero] = 0
-    is_labelled = columns.keypoints[..., 2] > 0
-    limits = sizes[:, None, ::-1]
-    distance = np.maximum(-points, points - limits).max(axis=2)
-    is_far = is_labelled & (distance > FAR_OUTSIDE * sizes.max(axis=1, keepdims=True, initial=1))
-    is_single = said.leave_out_few("outside", is_far.any(axis=1), columns.ids, int(is_person.sum()))
+    distance = np.maximum(-points, points - sizes[:, None, ::-1]).max(axis=2)
+    is_far = columns.is_labelled & (distance > FAR_OUTSIDE * sizes.max(axis=1, keepdims=True, initial=1))
+    is_single = said.leave_out_few("outside", is_far.any(axis=1), columns.ids, int(columns.is_object.sum()))
     columns.keypoints[is_far & is_single[:, None]] = 0
-
-
-def _read_outlines(columns: AnnotationColumns, sizes: np.ndarray, said: Adjustments) -> None:
-    is_damaged = np.zeros(len(columns.entries), bool)
-    plain_sizes = sizes.tolist()
-    for row in np.flatnonzero(columns.is_used).tolist():
-        segmentation = columns.entries[row].get("segmentation")
-        columns.outlines[row], is_damaged[row] = parse_outline(segmentation, *plain_sizes[row])
-    said.add_rows("derived", "damaged-outline", is_damaged, columns.ids)
 
 
 def _complete_boxes(columns: AnnotationColumns, sizes: np.ndarray, said: Adjustments) -> Mask:
     """Compute boxes that are missing or empty; (A,) bool: the annotation is used, and nothing determines one."""
-    is_labelled = columns.keypoints[..., 2] > 0
     lacks = columns.is_used & ~(columns.boxes[:, 2:] > 0).all(axis=1)
     columns.boxes[lacks] = 0
     for row in np.flatnonzero(lacks).tolist():
         columns.boxes[row] = _box_of_outline(columns.outlines[row], *sizes[row].tolist())
-        if not columns.boxes[row].any() and is_labelled[row].any():
-            points = columns.keypoints[row, is_labelled[row], :2]
+        points = columns.keypoints[row, columns.keypoints[row, :, 2] > 0, :2]
+        if not columns.boxes[row].any() and len(points):
             low, sides = points.min(axis=0), np.ptp(points, axis=0)
             columns.boxes[row] = *low, *(sides if sides.all() else sides.clip(min=1))
     has_box = columns.boxes.any(axis=1)
@@ -220,7 +212,7 @@ def _complete_areas(columns: AnnotationColumns, sizes: np.ndarray, is_empty: Mas
     is_tiny = columns.areas <= np.minimum(TINY_SHARE * box_areas, 1)
     is_whole = abs(columns.areas / box_areas.clip(min=1e-9) - 1) < 1e-3
     lacks = columns.is_used & ~is_empty & ((columns.areas == 0) | ((is_tiny | is_whole) & ~columns.is_crowd))
-    estimates = estimate_areas(columns.boxes, boxes_around(columns.keypoints[..., :2], columns.keypoints[..., 2] > 0))
+    estimates = estimate_areas(columns.boxes, boxes_around(columns.keypoints[..., :2], columns.is_labelled))
     from_outline = np.zeros(len(lacks), bool)
     before = columns.areas.copy()
     for row in np.flatnonzero(lacks).tolist():
@@ -246,9 +238,8 @@ def _area_of_outline(outline: Outline, height: int, width: int) -> float:
 def find_copies(columns: AnnotationColumns) -> Mask:
     """(A,) bool: people with exactly the keypoints of an earlier one in their image."""
     is_copy = np.zeros(len(columns.entries), bool)
-    is_person = columns.is_used & ~columns.is_crowd & (columns.keypoints[..., 2] > 0).any(axis=1)
     seen: set[tuple[int, bytes]] = set()
-    for row in np.flatnonzero(is_person).tolist():
+    for row in np.flatnonzero(columns.is_labelled_person).tolist():
         copy = int(columns.image_rows[row]), columns.keypoints[row].tobytes()
         is_copy[row] = copy in seen
         seen.add(copy)

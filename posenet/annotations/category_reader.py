@@ -44,6 +44,7 @@ def read_categories(
     lists: dict[object, list[Any]] = defaultdict(list)
     for entry in annotations:
         lists[canonical_id(entry.get("category_id"))].append(entry.get("keypoints"))
+    entries = list(entries)
     if not entries and any(map(_guess_count, lists.values())):
         entries = [{"id": next(iter(lists)), "name": "object"}]
         said.add("derived", "no-categories")
@@ -51,31 +52,32 @@ def read_categories(
     if len(entries) == 1 and len(lists) == 1:
         lists = {raw[0]: next(iter(lists.values()))}
     parsed = [_parse_category(entry, lists.get(number, []), skeleton, said) for entry, number in zip(entries, raw)]
-    is_used = [bool(names) and (skeleton is None or names == skeleton.file_names) for _, names, _, _ in parsed]
     row_of: dict[object, int] = {}
     is_repeated = np.array([row_of.setdefault(number, row) != row for row, number in enumerate(raw)], bool)
     said.leave_out_few("category-id", is_repeated, [category.name for category in parsed], total=1)
     if len(entries) == 1:
         row_of[None] = 0
-    categories = Categories(list(entries), parsed, number_ids(raw), row_of, np.array(is_used, bool), {})
-    if skeleton is not None:
-        _reorder(categories, skeleton, said)
-    return categories
+    orders = {} if skeleton is None else _reorder(entries, parsed, skeleton, said)
+    is_used = [bool(names) and (skeleton is None or names == skeleton.file_names) for _, names, _, _ in parsed]
+    return Categories(entries, parsed, number_ids(raw), row_of, np.array(is_used, bool), orders)
 
 
-def _reorder(categories: Categories, skeleton: Skeleton, said: Adjustments) -> None:
+def _reorder(
+    entries: list[Entry], parsed: list[Category], skeleton: Skeleton, said: Adjustments
+) -> dict[int, list[int]]:
     """Give categories the names and the order of the skeleton's keypoints where canonical names tell the order."""
     wanted = canonical_names(skeleton.file_names, skeleton.category)
-    for row, category in enumerate(categories.parsed):
+    orders = {}
+    for row, category in enumerate(parsed):
         known = canonical_names(category.keypoints, category.name)
         if category.keypoints == skeleton.file_names or sorted(known) != sorted(wanted):
             continue
         edges = tuple((wanted.index(known[a]), wanted.index(known[b])) for a, b in category.edges)
-        categories.parsed[row] = Category(category.name, skeleton.file_names, edges)
-        categories.entries[row] = {key: value for key, value in categories.entries[row].items() if key != "flip_idx"}
-        categories.orders[row] = [known.index(name) for name in wanted]
-        categories.is_used[row] = True
+        parsed[row] = Category(category.name, skeleton.file_names, edges)
+        entries[row] = {key: value for key, value in entries[row].items() if key != "flip_idx"}
+        orders[row] = [known.index(name) for name in wanted]
         said.add("derived", "keypoint-order", [category.name])
+    return orders
 
 
 def _guess_count(lists: Sequence[Any]) -> int:
@@ -94,9 +96,8 @@ def _guess_count(lists: Sequence[Any]) -> int:
 
 
 def _parse_category(entry: Entry, lists: Sequence[Any], skeleton: Skeleton | None, said: Adjustments) -> Category:
-    title = entry.get("name", "")
+    title, written = entry.get("name", ""), entry.get("keypoints")
     title = title if isinstance(title, str) else truncate_for_message(title)
-    written = entry.get("keypoints")
     names = _clean_names(written, title, said) if isinstance(written, list) else ()
     count = _guess_count(lists)
     expected = () if skeleton is None else skeleton.file_names
@@ -132,14 +133,13 @@ def _parse_edges(edges: Any, count: int, title: str, said: Adjustments) -> tuple
 
     If an edge leads to no keypoint, all are left out: they are those of other keypoints, as in CrowdPose.
     """
-    pairs: list[list[Any]] = []
-    for edge in edges if count and isinstance(edges, list) else []:
-        ends = [canonical_id(end) for end in edge] if isinstance(edge, list) else []
-        pairs.append(ends if len(ends) == 2 else [None, None])
+    pairs: list[list[Any]] = [
+        [canonical_id(end) for end in edge] if isinstance(edge, list) and len(edge) == 2 else [None, None]
+        for edge in (edges if count and isinstance(edges, list) else [])
+    ]
     first = 0 if any(0 in pair for pair in pairs) else 1
     numbers = range(first, count + first)
     if lost := [f"{title} {a}-{b}" for a, b in pairs if a not in numbers or b not in numbers]:
         said.add("derived", "edges", lost)
         return ()
-    usable = {frozenset((a, b)): (a - first, b - first) for a, b in pairs if a != b}
-    return tuple(usable.values())
+    return tuple({frozenset((a, b)): (a - first, b - first) for a, b in pairs if a != b}.values())

@@ -7,10 +7,11 @@ Coordinates are pixels of the annotated size, in the displayed frame (see ``upri
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,51 +63,39 @@ class Category(NamedTuple):
 
     name: str
     keypoints: Names
-    edges: tuple[tuple[int, int], ...] = ()
-    """Pairs of numbers of keypoints, from 0."""
-    flip_idx: Any = None
-    """As in YOLO-pose, not checked: for every keypoint the number, from 0, of its twin or its own."""
+    edges: tuple[tuple[int, int], ...] = ()  # pairs of numbers of keypoints, from 0
+    flip_idx: Any = None  # as in YOLO-pose, not checked: for every keypoint the number, from 0, of its twin or its own
 
 
 class Categories(NamedTuple):
-    """Columns of the C categories."""
+    """Columns of the C categories.
+
+    Those that are used have keypoints, and exactly those of the skeleton if there is one. Several with the same
+    keypoints, such as kinds of animals, are treated as one.
+    """
 
     entries: list[Entry]
     parsed: list[Category]
     ids: list[int]
-    row_of: dict[object, int]
-    """By the id in the file."""
+    row_of: dict[object, int]  # by the id in the file
     is_used: Mask
-    """(C,) bool: has keypoints, and exactly those of the skeleton if there is one. Several categories with the same
-    keypoints, such as kinds of animals, are treated as one."""
-    orders: dict[int, list[int]]
-    """By row: for every keypoint its place in the lists of annotations, if that differs."""
+    orders: dict[int, list[int]]  # by row: for every keypoint its place in the lists of annotations, if that differs
 
 
 @dataclass
 class AnnotationColumns:
     """Columns of the A annotations."""
 
-    entries: list[Entry]
-    """As in the file."""
-    ids: np.ndarray
-    """(A,) int64, no two the same."""
-    image_rows: np.ndarray
-    """(A,) int64: the row of the image."""
-    category_rows: np.ndarray
-    """(A,) int64: the row of the category."""
-    is_used: Mask
-    """The category is one of those that are used."""
-    is_crowd: Mask
-    """A region of several people."""
-    keypoints: np.ndarray
-    """(A, K, 3) x, y, visibility; zeros at the end for categories with fewer than K, and without keypoints."""
-    boxes: np.ndarray
-    """(A, 4) x, y, width, height; zeros without one, which only annotations that are not used have."""
-    areas: np.ndarray
-    """(A,) square pixels."""
-    outlines: list[Outline]
-    """None where the box takes its place."""
+    entries: list[Entry]  # as in the file
+    ids: np.ndarray  # (A,) int64, no two the same
+    image_rows: np.ndarray  # (A,) int64
+    category_rows: np.ndarray  # (A,) int64
+    is_used: Mask  # the category is one of those that are used
+    is_crowd: Mask  # a region of several people
+    keypoints: np.ndarray  # (A, K, 3) x, y, visibility; zeros at the end for categories with fewer than K, or unused
+    boxes: np.ndarray  # (A, 4) x, y, width, height; zeros without one, which only annotations that are not used have
+    areas: np.ndarray  # (A,) square pixels
+    outlines: list[Outline]  # None where the box takes its place
 
     @property
     def is_labelled(self) -> np.ndarray:
@@ -119,9 +108,14 @@ class AnnotationColumns:
         return np.asarray(self.is_labelled.sum(axis=1))
 
     @property
+    def is_object(self) -> Mask:
+        """(A,) bool: used, not a crowd."""
+        return self.is_used & ~self.is_crowd
+
+    @property
     def is_labelled_person(self) -> Mask:
         """(A,) bool: used, not a crowd, with labelled keypoints."""
-        return self.is_used & ~self.is_crowd & (self.num_labelled > 0)
+        return self.is_object & (self.num_labelled > 0)
 
     def select(self, is_kept: Mask) -> AnnotationColumns:
         """Some of the rows."""
@@ -137,24 +131,28 @@ class AnnotationColumns:
 class AnnotationFile:
     """The normal form of a file of annotations."""
 
-    path: str | Path
-    """For messages."""
-    others: dict[str, Any]
-    """What the file says beside the three sections, such as licences."""
-    skeleton: Skeleton | None
-    """The expected keypoints; None expects those of the categories."""
+    path: str | Path  # for messages
+    others: dict[str, Any]  # what the file says beside the three sections, such as licences
+    skeleton: Skeleton | None  # the expected keypoints; None expects those of the categories
     images: list[CocoImage]
     image_entries: list[Entry]
     categories: Categories
     columns: AnnotationColumns
-    adjustments: Adjustments
-    """What the reader did, and what it found."""
+    adjustments: Adjustments  # what the reader did, and what it found
 
     @property
     def sizes(self) -> np.ndarray:
         """(A, 2) int64 height, width of the image of every annotation."""
         sizes = np.array([(image.height, image.width) for image in self.images], np.int64).reshape(-1, 2)
         return np.asarray(sizes[self.columns.image_rows])
+
+    def select(self, is_kept: Mask) -> AnnotationFile:
+        """The part with some of the rows of images."""
+        columns = self.columns.select(is_kept[self.columns.image_rows])
+        columns.image_rows = np.cumsum(is_kept)[columns.image_rows] - 1
+        images = list(itertools.compress(self.images, is_kept))
+        entries = list(itertools.compress(self.image_entries, is_kept))
+        return replace(self, images=images, image_entries=entries, columns=columns)
 
     def groups_of_names(self) -> dict[Names, Mask]:
         """For every list of keypoint names of the used categories: the (A,) bool of the annotations that have it."""

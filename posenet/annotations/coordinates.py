@@ -5,11 +5,10 @@ They are converted where the people leave no doubt. Percentages are refused.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from posenet.annotations.adjustments import Adjustments
+from posenet.annotations.coco import AnnotationColumns
 
 MIN_EXAMPLES = 20
 """At least this many people are needed to recognise percentages."""
@@ -31,22 +30,11 @@ BOX_MARGIN = 0.1
 """Distance from the box, relative to its longer side, up to which a keypoint belongs to it."""
 
 
-def convert_keypoints(
-    keypoints: np.ndarray, boxes: np.ndarray, is_person: Any, sizes: np.ndarray, said: Adjustments
-) -> Any:
-    """Convert fractions of the image to pixels, in place.
-
-    Args:
-        keypoints, boxes: (A, K, 3) x, y, visibility, and (A, 4) x, y, width, height, zeros where there is none.
-        is_person: (A,) bool: not a crowd, of a used category.
-        sizes: (A, 2) height, width of the images.
-
-    Returns:
-        (A,) bool: single people whose keypoints are fractions where those of others are not.
-    """
-    is_labelled = keypoints[..., 2] > 0
-    people = is_person & (is_labelled.sum(axis=1) >= 2)
-    points = keypoints[..., :2]
+def convert_fractions(columns: AnnotationColumns, sizes: np.ndarray, said: Adjustments) -> None:
+    """Convert fractions of the images, of (A, 2) height, width ``sizes``, to pixels; single ones are not labelled."""
+    is_labelled = columns.is_labelled
+    people = columns.is_object & (columns.num_labelled >= 2)
+    points = columns.keypoints[..., :2]
     in_unit = ((points >= 0) & (points <= 1)).all(axis=2)
     is_fraction = people & (in_unit | ~is_labelled).all(axis=1) & (points.max(axis=(1, 2)) > 0)
     if not is_fraction.any():
@@ -54,33 +42,31 @@ def convert_keypoints(
         are_large = len(ends) >= MIN_EXAMPLES and np.median(sizes[people].max(axis=1)) > MIN_PERCENT_SIDE
         if are_large and ends.max() <= 100:
             said.add("contradiction", "percent")
-    if not is_fraction.any() or is_fraction.sum() < people.sum():
-        return is_fraction
-    units = sizes[:, ::-1]
-    points *= units[:, None]
-    if (boxes[:, :2] + boxes[:, 2:]).max(initial=0) <= BEYOND:
-        boxes *= np.tile(units, 2)
-    said.add("derived", "fractions")
-    return np.zeros_like(is_fraction)
+    elif is_fraction.sum() < people.sum():
+        columns.keypoints[said.leave_out_few("normalised", is_fraction, columns.ids)] = 0
+    else:
+        units = sizes[:, ::-1]
+        points *= units[:, None]
+        if (columns.boxes[:, :2] + columns.boxes[:, 2:]).max(initial=0) <= BEYOND:
+            columns.boxes *= np.tile(units, 2)
+        said.add("derived", "fractions")
 
 
-def convert_corners(
-    boxes: np.ndarray, keypoints: np.ndarray, is_person: Any, sizes: np.ndarray, said: Adjustments
-) -> None:
-    """Convert boxes of two corners to x, y, width, height, in place. The arguments are those of ``convert_keypoints``.
+def convert_corners(columns: AnnotationColumns, sizes: np.ndarray, said: Adjustments) -> None:
+    """Convert boxes of two corners to x, y, width, height.
 
     They are corners if nearly all would be in the image and around the keypoints, and many end outside as they are.
     """
-    first, second = boxes[:, :2], boxes[:, 2:]
+    first, second = columns.boxes[:, :2], columns.boxes[:, 2:]
     limits = sizes[:, ::-1]
-    people = is_person & (boxes != 0).any(axis=1)
+    people = columns.is_object & (columns.boxes != 0).any(axis=1)
     is_inside = ((first >= -EDGE_MARGIN) & (second > first) & (second <= limits + EDGE_MARGIN)).all(axis=1)
     as_corners = np.hstack([first, (second - first).clip(min=1)])
-    is_near = distances_from_boxes(keypoints[..., :2], as_corners) <= BOX_MARGIN
-    fits = np.asarray(is_inside & (is_near | (keypoints[..., 2] <= 0)).all(axis=1))[people]
-    ends_outside = fits & np.asarray((first + second > CORNER_MARGIN * limits).any(axis=1))[people]
+    is_near = distances_from_boxes(columns.keypoints[..., :2], as_corners) <= BOX_MARGIN
+    fits = (is_inside & (is_near | ~columns.is_labelled).all(axis=1))[people]
+    ends_outside = fits & (first + second > CORNER_MARGIN * limits).any(axis=1)[people]
     if people.any() and ends_outside.mean() > MANY and fits.mean() > 1 - MANY / 2:
-        boxes[people] = as_corners[people]
+        columns.boxes[people] = as_corners[people]
         said.add("derived", "box-corners")
 
 

@@ -19,7 +19,7 @@ from posenet.annotations.image_files import ImageFiles
 from posenet.annotations.outlines import MAX_SIDE
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
-from posenet.images import ImageHeader, check_image, check_proportions, read_header, read_image_file
+from posenet.images import ImageHeader, check_image, has_proportions, read_header, read_image_file
 from posenet.progress_bar import progress_bar
 from posenet.settings import ExifFrame
 from posenet.threads import map_in_threads
@@ -35,14 +35,10 @@ class Images:
     entries: list[Entry]
     folder: Path | None
     ids: list[int]
-    row_of: dict[object, int]
-    """By the id in the file."""
-    names: list[str]
-    """Paths of the files, relative to the folder."""
-    sizes: np.ndarray
-    """(N, 2) int64 height, width, as annotated."""
-    turns: np.ndarray
-    """(N,) int: the EXIF orientation by which the annotations are still to be turned; 1 for none."""
+    row_of: dict[object, int]  # by the id in the file
+    names: list[str]  # paths of the files, relative to the folder
+    sizes: np.ndarray  # (N, 2) int64 height, width, as annotated
+    turns: np.ndarray  # (N,) int: the EXIF orientation by which the annotations are still to be turned; 1 for none
     is_kept: Mask
 
     def leave_out(self, code: str, is_faulty: Mask, ids: Ids, said: Adjustments) -> None:
@@ -63,8 +59,7 @@ def read_images(entries: list[Entry], folder: Path | None, exif_frame: ExifFrame
     values = [canonical_id(value) for value in raw]
     row_of: dict[object, int] = {}
     firsts = [row_of.setdefault(value, row) for row, value in enumerate(values)]
-    written = [entry.get("file_name") for entry in entries]
-    names = [name if isinstance(name, str) else "" for name in written]
+    names = [name if isinstance(name := entry.get("file_name"), str) else "" for entry in entries]
     count = len(entries)
     sizes, turns = np.zeros((count, 2), np.int64), np.ones(count, np.int64)
     images = Images(entries, folder, number_ids(values), row_of, names, sizes, turns, np.ones(count, bool))
@@ -150,12 +145,8 @@ def _check_file(images: Images, row: int) -> tuple[str, str]:
     size = header.displayed_size if images.turns[row] == 1 else header.stored_size
     if size == (height, width):
         return "", ""
-    details = f"{size[1]} x {size[0]}, annotated {width} x {height}"
-    try:
-        check_proportions(path, size, (height, width))
-    except DataError:
-        return "wrong-size", details
-    return "resized", details
+    code = "resized" if has_proportions(size, (height, width)) else "wrong-size"
+    return code, f"{size[1]} x {size[0]}, annotated {width} x {height}"
 
 
 def take_ignored_regions(images: Images, categories: Categories, said: Adjustments) -> Iterator[Entry]:

@@ -37,8 +37,7 @@ whose areas are whole boxes measures an AP that is 8 to 23 points too high."""
 SHARE_OF_KEYPOINT_BOX = 0.84
 """The same relative to the box around four and more labelled keypoints, which is smaller: the median of 454 people."""
 BOX_TOLERANCE = 1.0
-"""Difference in pixels at which a box is the one around the keypoints: files contain boxes and keypoints that are
-rounded to whole pixels, each on its own."""
+"""Difference in pixels at which a box is the one around the keypoints, because both may be rounded."""
 
 
 def parse_outline(outline: Any, height: int, width: int) -> tuple[Outline, bool]:
@@ -73,8 +72,7 @@ def _is_polygon(polygon: Any) -> bool:
     if len(polygon) * (high - low) <= MAX_OUTLINE:  # no edge is longer than high - low on either axis
         return True
     corners = np.array(polygon).reshape(-1, 2)
-    edges = corners - np.roll(corners, 1, axis=0)
-    return bool(np.abs(edges).sum() <= MAX_OUTLINE)
+    return bool(np.abs(corners - np.roll(corners, 1, axis=0)).sum() <= MAX_OUTLINE)
 
 
 def encode_mask(mask: np.ndarray) -> np.ndarray:

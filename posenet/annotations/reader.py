@@ -74,7 +74,9 @@ def read_annotation_file(
     images = read_images(sections["images"], None if folder is None else Path(folder), exif_frame, said)
     annotated = {canonical_id(entry.get("image_id")) for entry in sections["annotations"]}
     find_frames(images, annotated, exif_frame, said)
-    _leave_out_unlabelled_frames(images, said)
+    is_unlabelled = np.array([entry.get("is_labeled") is False for entry in images.entries], bool) & images.is_kept
+    said.add_rows("left out", "unlabelled-frame", is_unlabelled, images.names)
+    images.is_kept &= ~is_unlabelled
     if opens_images:
         check_files(images, said)
     categories = read_categories(sections["categories"], sections["annotations"], skeleton, said)
@@ -85,30 +87,22 @@ def read_annotation_file(
     columns = turn_upright(images, columns, said)
     columns = merge_copies(images, columns, compares_files, said)
     _leave_out_emptied(images, entries, columns, said)
-    kept = np.flatnonzero(images.is_kept).tolist()
-    columns.image_rows = np.cumsum(images.is_kept)[columns.image_rows] - 1
     file = AnnotationFile(
         path=path,
         others={key: value for key, value in document.items() if key not in SECTIONS},
         skeleton=skeleton,
-        images=[CocoImage(images.ids[row], images.names[row], *images.sizes[row].tolist()) for row in kept],
-        image_entries=[images.entries[row] for row in kept],
+        images=[CocoImage(*row) for row in zip(images.ids, images.names, *images.sizes.T.tolist())],
+        image_entries=images.entries,
         categories=categories,
         columns=columns,
         adjustments=said,
-    )
+    ).select(images.is_kept)
     try:
         from posenet.annotations.checks.plausibility import find_suspicious
     except ModuleNotFoundError:  # a part of the package that may be left out
         return file
     find_suspicious(file, measures_twins)
     return file
-
-
-def _leave_out_unlabelled_frames(images: Images, said: Adjustments) -> None:
-    is_unlabelled = np.array([entry.get("is_labeled") is False for entry in images.entries], bool) & images.is_kept
-    said.add_rows("left out", "unlabelled-frame", is_unlabelled, images.names)
-    images.is_kept &= ~is_unlabelled
 
 
 def _leave_out_emptied(images: Images, entries: Sequence[Entry], columns: AnnotationColumns, said: Adjustments) -> None:

@@ -66,8 +66,8 @@ class SkeletonDraft:
     twins: Twins  # left and right, and where they are from
 
 
-def draft_skeleton(annotations: str | Path, category: str | None = None) -> SkeletonDraft:
-    """Describe the keypoints of a COCO annotation file as a skeleton.
+def draft_skeleton(annotations: str | Path | AnnotationFile, category: str | None = None) -> SkeletonDraft:
+    """Describe the keypoints of a COCO annotation file, or of one that is read, as a skeleton.
 
     The parts are the edges of the category's ``skeleton`` or, without any, those of known bodies, hands, faces and
     animals; their mirror images; and the shortest parts that connect all keypoints. Parts between keypoints that are
@@ -78,8 +78,8 @@ def draft_skeleton(annotations: str | Path, category: str | None = None) -> Skel
     Args:
         category: its name, optional if all with keypoints have the same ones; ``DataError`` if it cannot be used.
     """
-    file = read_annotation_file(annotations)
-    file.adjustments.refuse(annotations, only=("no-keypoints", "keypoint-values"))
+    file = annotations if isinstance(annotations, AnnotationFile) else read_annotation_file(annotations)
+    file.adjustments.refuse(file.path, only=("no-keypoints", "keypoint-values"))
     chosen = _choose_category(file, category)
     names = chosen.keypoints or ()
     joints = file.columns.keypoints[file.groups_of_names()[names] & file.columns.is_labelled_person, : len(names)]
@@ -108,7 +108,7 @@ def draft_skeleton(annotations: str | Path, category: str | None = None) -> Skel
             mirror=sides.mirror,
         )
     except ValueError as error:
-        raise DataError(f"{annotations}: category {chosen.name}: {error}; correct the category") from error
+        raise DataError(f"{file.path}: category {chosen.name}: {error}; correct the category") from error
     return SkeletonDraft(skeleton, chosen.name, COMMENTS, sides)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,15 +42,4 @@ def split_annotations(
         num_done += len(groups[index])
     if not all(parts):
         raise DataError(f"{path} has too few images ({len(file.images)}) for {len(parts)} parts; choose other shares")
-    document = file.document
-    return [reduce_document(document, part) for part in parts]
-
-
-def reduce_document(document: Mapping[str, Any], ids: Iterable[int]) -> dict[str, Any]:
-    """The content of a file with some of its images; what the file says about itself, such as licences, too."""
-    chosen = set(ids)
-    return {
-        **document,
-        "images": [entry for entry in document["images"] if entry["id"] in chosen],
-        "annotations": [entry for entry in document["annotations"] if entry["image_id"] in chosen],
-    }
+    return [file.select(np.array([image.id in part for image in file.images])).document for part in parts]

@@ -60,11 +60,12 @@ def _frame_of(header: ImageHeader, size: tuple[int, int], exif_frame: ExifFrame)
     others, for square images and for proportions of neither frame, ``exif_frame`` decides.
     """
     stored, displayed = header.stored_size, header.displayed_size
-    if stored != displayed and size in (stored, displayed):
-        return ("stored" if size == stored else "displayed"), False
-    if has_proportions(stored, size) != has_proportions(displayed, size):
-        return ("stored" if has_proportions(stored, size) else "displayed"), False
-    return exif_frame, True
+    is_stored, is_displayed = size == stored, size == displayed
+    if not is_stored and not is_displayed:
+        is_stored, is_displayed = has_proportions(stored, size), has_proportions(displayed, size)
+    if is_stored == is_displayed:
+        return exif_frame, True
+    return ("stored" if is_stored else "displayed"), False
 
 
 def swap_sizes(images: Images, columns: AnnotationColumns, said: Adjustments) -> None:
@@ -102,7 +103,7 @@ def turn_upright(images: Images, columns: AnnotationColumns, said: Adjustments) 
 
 def _turn_annotations(columns: AnnotationColumns, rows: np.ndarray, orientation: int, size: tuple[int, int]) -> None:
     """Turn some rows, in place, from the stored pixels of (height, width) ``size`` by the orientation 3, 6 or 8."""
-    keypoints, boxes = columns.keypoints[rows], columns.boxes[rows]
+    keypoints, boxes = columns.keypoints[rows], columns.boxes[rows]  # copies
     # Keypoints count from the centre of the first pixel, boxes and outlines from its corner.
     points = _turn(keypoints[..., :2] + 0.5, orientation, size) - 0.5
     keypoints[..., :2] = np.where(keypoints[..., 2:] > 0, points, keypoints[..., :2])

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from posenet.errors import CheckpointError, DamagedCheckpointError
-from posenet.files import atomic_replacement, is_standard_output
+from posenet.files import atomic_replacement, is_standard_output, resolve_link
 from posenet.messages import is_out_of_memory, truncate_for_message
 
 FORMAT = 1
@@ -37,7 +37,7 @@ def write_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
         raise CheckpointError("a checkpoint cannot be written to standard output; give the name of a file")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_replacement(path) as temporary, open(temporary, "wb") as file:
+        with atomic_replacement(resolve_link(path)) as temporary, open(temporary, "wb") as file:
             torch.save(dict(state), file)
     except (OSError, RuntimeError) as error:
         reason = (error.strerror if isinstance(error, OSError) else "") or "is the disk full?"
@@ -55,7 +55,23 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     """
     path = Path(path)
     require_checkpoint_file(path)
-    state = _read(path)
+    import torch
+
+    try:
+        with open(path, "rb") as file:
+            _check_archive(file)
+            file.seek(0)
+            state = torch.load(file, map_location="cpu", weights_only=True)
+    # The unpickler can raise almost any exception on arbitrary bytes; they all mean the same to the user, except for
+    # those that say nothing about the file. A seek to a place that a damaged file names is an invalid argument.
+    except Exception as error:
+        if is_out_of_memory(error) or (isinstance(error, OSError) and error.errno != errno.EINVAL):
+            reason = getattr(error, "strerror", None) or "too little memory"
+            raise CheckpointError(f"cannot read {path} ({reason}); try again, or use another file") from error
+        raise DamagedCheckpointError(
+            f"{path} is not a checkpoint of plain tensors: it is damaged, foreign, or contains code, which is never "
+            "run; use another file"
+        ) from error
     if not isinstance(state, dict):
         raise CheckpointError(f"{path} does not contain a dictionary of weights; use another file")
     version = state.get("format", FORMAT)
@@ -68,39 +84,14 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
 
 def require_checkpoint_file(path: Path) -> None:
     """Raise ``CheckpointError`` unless a path is that of a file."""
-    if path.is_dir():
-        name = "best.pth" if (path / "best.pth").exists() else "last.pth"
-        raise CheckpointError(f"checkpoint {path} is a folder; give a file in it, such as {path / name}")
     if not path.is_file():
-        last = path.with_name("last.pth")
-        remedy = f"there is {last}" if last.is_file() else "check the path"
+        others = [path / "best.pth", path / "last.pth", path.with_name("last.pth")]
+        remedy = next((f"there is {other}" for other in others if other.is_file()), "check the path")
         raise CheckpointError(f"checkpoint {path} is not a file; {remedy}")
 
 
-def _read(path: Path) -> Any:
-    import torch
-
-    try:
-        with open(path, "rb") as file:
-            _refuse_damaged(file, path)
-            file.seek(0)
-            return torch.load(file, map_location="cpu", weights_only=True)
-    except CheckpointError:
-        raise
-    # The unpickler can raise almost any exception on arbitrary bytes; they all mean the same to the user, except for
-    # those that say nothing about the file. A seek to a place that a damaged file names is an invalid argument.
-    except Exception as error:
-        if is_out_of_memory(error) or (isinstance(error, OSError) and error.errno != errno.EINVAL):
-            reason = getattr(error, "strerror", None) or "too little memory"
-            raise CheckpointError(f"cannot read {path} ({reason}); try again, or use another file") from error
-        raise DamagedCheckpointError(
-            f"{path} is not a checkpoint of plain tensors: it is damaged, foreign, or contains code, which is never "
-            "run; use another file"
-        ) from error
-
-
-def _refuse_damaged(file: BinaryIO, path: Path) -> None:
-    """Check what ``torch.load`` does not check: the compression and the checksums of the entries."""
+def _check_archive(file: BinaryIO) -> None:
+    """Check what ``torch.load`` does not check: the compression and the checksums of the entries of a zip file."""
     if file.read(len(_ENTRY_SIGNATURE)) != _ENTRY_SIGNATURE:
         return
     with zipfile.ZipFile(file) as archive:
@@ -112,4 +103,4 @@ def _refuse_damaged(file: BinaryIO, path: Path) -> None:
         has_folders = any(entry.external_attr & _FOLDER_ATTRIBUTE for entry in entries)
         has_twins = len({entry.filename for entry in entries}) < len(entries)
         if is_larger or is_compressed or has_folders or has_twins or archive.testzip() is not None:
-            raise DamagedCheckpointError(f"{path} is damaged, or no zip file as PyTorch writes it; use an older one")
+            raise zipfile.BadZipFile

@@ -9,9 +9,8 @@ import hashlib
 import logging
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import NamedTuple
 
 from filelock import FileLock
 
@@ -19,6 +18,7 @@ from posenet import downloading
 from posenet.checkpoints.file import read_checkpoint, require_checkpoint_file
 from posenet.downloading import DownloadError, limited, receive
 from posenet.errors import CheckpointError
+from posenet.files import atomic_replacement, remove_leftovers
 from posenet.messages import to_single_line
 
 HOME_VARIABLE = "POSENET_HOME"
@@ -28,23 +28,20 @@ _GOOGLE_DRIVE_PAGE = re.compile("https://drive.google.com/file/d/(.+)/view")
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class NamedWeights:
-    """Where a file of weights comes from."""
+class NamedWeights(NamedTuple):
+    """Where a file of weights comes from: its address, or that of its page on Google Drive."""
 
+    description: str
     license: str
-    """Terms of use of the weights."""
     url: str
-    """Address of the file, or of its page on Google Drive."""
-    description: str = ""
 
 
 NAMED_WEIGHTS = {
     "simplepose": NamedWeights(
         description="Simple Pose (AAAI 2020) for COCO, published by the authors of the paper; the README of their code "
         "links it",
-        url="https://drive.google.com/file/d/1gLa2oNxnbFPo0BjnpPaiAmWJwyND8wkA/view",
         license="none stated",
+        url="https://drive.google.com/file/d/1gLa2oNxnbFPo0BjnpPaiAmWJwyND8wkA/view",
     ),
 }
 """The weights that this program knows."""
@@ -61,10 +58,10 @@ def find_weights(name: str | Path) -> Path:
     if path.name != text or path.suffix or path.exists():
         require_checkpoint_file(path)
         return path
-    if text in NAMED_WEIGHTS:
-        return fetch_weights(text, NAMED_WEIGHTS[text])
-    known = ", ".join(NAMED_WEIGHTS)
-    raise CheckpointError(f"{text} is neither a file nor the name of published weights ({known})")
+    if text not in NAMED_WEIGHTS:
+        known = ", ".join(NAMED_WEIGHTS)
+        raise CheckpointError(f"{text} is neither a file nor the name of published weights ({known})")
+    return fetch_weights(text)
 
 
 def cache_folder() -> Path:
@@ -80,60 +77,57 @@ def cache_folder() -> Path:
         raise CheckpointError(f"this user has no home folder for {folder}; set {HOME_VARIABLE} to a folder") from error
 
 
-def cached_path(name: str, entry: NamedWeights) -> Path:
+def cached_path(name: str) -> Path:
     """The file of published weights in the cache, whether it is there or not; the name depends on the source."""
-    source = hashlib.sha256(entry.url.encode()).hexdigest()
+    source = hashlib.sha256(NAMED_WEIGHTS[name].url.encode()).hexdigest()
     return cache_folder() / "weights" / f"{name}-{source[:8]}.pth"
 
 
-def fetch_weights(name: str, entry: NamedWeights, progress: bool = True) -> Path:
+def fetch_weights(name: str) -> Path:
     """The file of published weights, downloaded and checked if it is not in the cache.
 
     Several processes may call this at the same time: one downloads, the others wait. ``CheckpointError`` if the file
     cannot be downloaded or written, or is not the expected one.
     """
-    path = cached_path(name, entry)
+    path = cached_path(name)
     if path.is_file():
         return path
+    url = NAMED_WEIGHTS[name].url
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{path}.lock"):
-            if not path.is_file():
-                _log.info("Downloading %s from %s to %s; licence: %s", name, entry.url, path, entry.license)
-                _download(entry.url, path, f"Downloading {name}" if progress else "")
+            if path.is_file():
+                return path
+            _log.info("Downloading %s from %s to %s; licence: %s", name, url, path, NAMED_WEIGHTS[name].license)
+            remove_leftovers(path)
+            with atomic_replacement(path) as temporary:
+                _download(url, temporary, f"Downloading {name}")
     except (OSError, DownloadError, CheckpointError) as error:
         reason = getattr(error, "strerror", None) or to_single_line(str(error))
         raise CheckpointError(
-            f"cannot download {name} from {entry.url} to {path.parent}: {reason}; try again, set {HOME_VARIABLE} to "
-            "another folder, or download it with a browser and name the file with --checkpoint or --weights"
+            f"cannot download {name} from {url} to {path.parent}: {reason}; try again, set {HOME_VARIABLE} to another "
+            "folder, or download it with a browser and name the file with --checkpoint or --weights"
         ) from error
     return path
 
 
 def _download(url: str, path: Path, title: str) -> None:
-    """Download to a temporary name, check the file, and give it its final name. ``title`` is that of a progress bar."""
-    temporary = path.with_name(f"{path.name}.download")
+    """Download a checkpoint, with a progress bar, and check it; code in it is never run."""
+    with open(path, "wb") as file:
+        if drive_page := _GOOGLE_DRIVE_PAGE.fullmatch(url):
+            try:
+                import gdown
+            except ImportError as error:
+                remedy = "pip install 'simplepose[weights]'"
+                raise DownloadError(f"downloads from Google Drive need gdown: {remedy}") from error
+            with limited(downloading.FILE_LIMITS, title) as check:
+                timeout = downloading.SERVER_TIMEOUT
+                gdown.download(
+                    id=drive_page[1], output=file, quiet=True, use_cookies=False, progress=check, timeout=timeout
+                )
+        else:
+            receive(url, file, title=title)
     try:
-        with open(temporary, "wb") as file:
-            if drive_page := _GOOGLE_DRIVE_PAGE.fullmatch(url):
-                _receive_from_google_drive(drive_page[1], file, title)
-            else:
-                receive(url, file, title=title)
-        try:
-            read_checkpoint(temporary)  # code in it is never run
-        except CheckpointError as error:
-            raise CheckpointError("what has arrived is incomplete, or a web page, and not the weights") from error
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _receive_from_google_drive(file_id: str, file: BinaryIO, title: str) -> None:
-    """Receive a public file of Google Drive; ``DownloadError`` if that fails or gdown is not installed."""
-    try:
-        import gdown
-    except ImportError as error:
-        raise DownloadError("downloads from Google Drive need gdown: pip install 'simplepose[weights]'") from error
-    with limited(downloading.FILE_LIMITS, title) as check:
-        timeout = downloading.SERVER_TIMEOUT
-        gdown.download(id=file_id, output=file, quiet=True, use_cookies=False, progress=check, timeout=timeout)
+        read_checkpoint(path)
+    except CheckpointError as error:
+        raise CheckpointError("what has arrived is incomplete, or a web page, and not the weights") from error

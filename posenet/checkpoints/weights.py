@@ -6,7 +6,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from posenet.checkpoints.file import FORMAT, read_checkpoint, write_checkpoint
 from posenet.checkpoints.named import find_weights
 from posenet.errors import CheckpointError
-from posenet.files import check_outputs, resolve_link
+from posenet.files import check_outputs
 from posenet.messages import truncate_for_message
 from posenet.model.build import build_network
 from posenet.model.posenet import PoseNet
-from posenet.model.published_names import is_published, rename_to_ours, rename_to_published
+from posenet.model.published_names import rename_to_ours, rename_to_published
 from posenet.settings import Config, ModelConfig, config_from_dict, config_to_dict
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton_file import BUILT_IN
@@ -42,11 +42,11 @@ class LoadReport:
     """Names of the tensors that were loaded from a file, and of those that were not and kept their values."""
 
     path: str | Path
-    loaded: list[str] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)  # in the model only
-    unexpected: list[str] = field(default_factory=list)  # in the file only
-    reshaped: list[str] = field(default_factory=list)  # in both, with other shapes
-    kept: str = ""  # of another skeleton: which of the model's keypoints and body parts have weights from the file
+    loaded: list[str]
+    missing: list[str]  # in the model only
+    unexpected: list[str]  # in the file only
+    reshaped: list[str]  # in both, with other shapes
+    kept: str  # of another skeleton: which of the model's keypoints and body parts have weights from the file
 
     def __str__(self) -> str:
         kept = f", in those of the maps {self.kept}" if self.kept else ""
@@ -57,16 +57,6 @@ class LoadReport:
                 more = ", ..." if len(names) > MAX_LISTED_NAMES else ""
                 lines.append(f"  {kind} {len(names)}: {', '.join(names[:MAX_LISTED_NAMES])}{more}")
         return "\n".join(lines)
-
-    def require_all(self) -> None:
-        """Raise ``CheckpointError`` unless file and model have the same names and shapes."""
-        mismatched = self.missing + self.reshaped + self.unexpected
-        if mismatched:
-            raise CheckpointError(
-                f"{self.path} is of another architecture ({len(mismatched)} tensors do not fit, "
-                f"first {_to_text(mismatched[0])}); give the configuration it was trained with, "
-                "with model.network=module:name if that is a network of your own"
-            )
 
 
 def load_weights(model: nn.Module, path: str | Path, skeleton: Skeleton | None = None) -> LoadReport:
@@ -89,7 +79,7 @@ def load_weights(model: nn.Module, path: str | Path, skeleton: Skeleton | None =
     kept = ""
     if skeleton is not None and (stored := config_of_checkpoint(state, path)):
         kept = _reorder_maps(file_tensors, model_tensors, stored.model.skeleton, skeleton)
-    report = dataclasses.replace(compare_tensors(model_tensors, file_tensors, path), kept=kept)
+    report = compare_tensors(model_tensors, file_tensors, path, kept)
     if len(report.loaded) < MIN_LOADED_SHARE * len(model_tensors):
         raise CheckpointError(
             f"{path}: only {len(report.loaded)} of {len(model_tensors)} tensors fit this network; set model.stacks, "
@@ -194,8 +184,14 @@ def require_fitting_weights(config: Config, state: Mapping[str, Any], path: str 
             f"{path} predicts {len(output)} maps, the skeleton has {num_channels}; "
             "give its skeleton with model.skeleton=FILE.toml"
         )
-    compare_tensors(model_tensors, weights, path).require_all()
-    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in weights.values()}
+    report = compare_tensors(model_tensors, weights, path)
+    if mismatched := report.missing + report.reshaped + report.unexpected:
+        raise CheckpointError(
+            f"{path} is of another architecture ({len(mismatched)} tensors do not fit, first "
+            f"{_to_text(mismatched[0])}); give the configuration it was trained with, with model.network=module:name "
+            "if that is a network of your own"
+        )
+    storages = {storage.data_ptr(): storage.nbytes() for storage in map(Tensor.untyped_storage, weights.values())}
     if sum(tensor.nbytes for tensor in weights.values()) > sum(storages.values()):
         raise CheckpointError(f"{path} has tensors that share their values; save the weights as plain dense tensors")
     require_usable_weights(weights, path)
@@ -203,18 +199,18 @@ def require_fitting_weights(config: Config, state: Mapping[str, Any], path: str 
 
 
 def compare_tensors(
-    model_tensors: Mapping[str, Tensor], file_tensors: Mapping[str, Tensor], path: str | Path
+    model_tensors: Mapping[str, Tensor], file_tensors: Mapping[str, Tensor], path: str | Path, kept: str = ""
 ) -> LoadReport:
     """Report which tensors of a model can be loaded from those of a file."""
-    fits = {
-        name: file_tensors[name].shape == model_tensors[name].shape for name in model_tensors if name in file_tensors
-    }
+    shapes = {name: tensor.shape for name, tensor in file_tensors.items()}
+    fits = {name: shapes[name] == tensor.shape for name, tensor in model_tensors.items() if name in shapes}
     return LoadReport(
         path,
         loaded=[name for name in fits if fits[name]],
         missing=[name for name in model_tensors if name not in fits],
         unexpected=[name for name in file_tensors if name not in fits],
         reshaped=[name for name in fits if not fits[name]],
+        kept=kept,
     )
 
 
@@ -230,10 +226,12 @@ def extract_weights(state: Mapping[str, Any], path: str | Path) -> dict[str, Ten
             raise CheckpointError(
                 f"{path}: {_to_text(name)} is sparse, nested, quantized or without values; save plain dense tensors"
             )
-    weights = {strip_wrapper_prefixes(name).removeprefix("posenet."): tensor for name, tensor in tensors.items()}
-    if not isinstance(state.get("config"), Mapping):  # in a file of another program, "model" is that of Lightning
-        weights = {strip_wrapper_prefixes(name.removeprefix("model.")): tensor for name, tensor in weights.items()}
-    if is_published(weights):
+    is_ours = isinstance(state.get("config"), Mapping)
+    # Of DataParallel and DistributedDataParallel; in other files also of Lightning and of the authors.
+    prefixes = r"^(module\.)+" if is_ours else r"^((module|model|posenet)\.)+"
+    # torch.compile puts its prefix also before names within a network.
+    weights = {re.sub(prefixes, "", name.replace("_orig_mod.", "")): tensor for name, tensor in tensors.items()}
+    if not is_ours:
         weights = rename_to_ours(weights)
     if len(weights) < len(tensors):
         raise CheckpointError(f"{path} contains tensors more than once, under several names; keep one network")
@@ -241,21 +239,20 @@ def extract_weights(state: Mapping[str, Any], path: str | Path) -> dict[str, Ten
 
 
 def _find_tensors(state: Mapping[str, Any], path: str | Path) -> dict[str, Tensor]:
-    """The tensors of a network by name: those under a known key, else those of the only table with tensors."""
-
-    def tensors_in(table: Any) -> dict[str, Tensor]:
+    """The tensors of a network by name: those under a known key, or the only table with tensors."""
+    tables = {}
+    for key, table in (*state.items(), ("", state)):
         entries = table.items() if isinstance(table, Mapping) else ()
-        return {name: tensor for name, tensor in entries if isinstance(name, str) and isinstance(tensor, Tensor)}
-
-    tables = {key: tensors_in(table) for key, table in state.items() if isinstance(table, Mapping)}
-    for tensors in (*(tables.get(key, {}) for key in WEIGHT_KEYS), tensors_in(state)):
+        tensors = {name: value for name, value in entries if isinstance(name, str) and isinstance(value, Tensor)}
         if tensors:
-            return tensors
-    named = [key for key, tensors in tables.items() if tensors]
-    if len(named) == 1:
-        return tables[named[0]]
-    keys = truncate_for_message([str(key) for key in named or state])
-    reason = "several tables of tensors" if named else "no weights"
+            tables[key] = tensors
+    for key in (*WEIGHT_KEYS, ""):
+        if key in tables:
+            return tables[key]
+    if len(tables) == 1:
+        return tables.popitem()[1]
+    keys = truncate_for_message([str(key) for key in tables or state])
+    reason = "several tables of tensors" if tables else "no weights"
     raise CheckpointError(f"{path} contains {reason}: {keys}; save one table with the key state_dict")
 
 
@@ -287,11 +284,6 @@ def _to_text(name: str) -> str:
     return truncate_for_message(name)[1:-1]
 
 
-def strip_wrapper_prefixes(name: str) -> str:
-    """A parameter's name without the prefixes of DataParallel, DistributedDataParallel and torch.compile."""
-    return re.sub(r"^(module\.)+", "", name.replace("_orig_mod.", ""))
-
-
 def import_weights(
     source: str | Path, output: str | Path, config: Config | None = None, *, overwrite: bool = False
 ) -> Config:
@@ -310,16 +302,16 @@ def import_weights(
     require_fitting_weights(config, state, source)
     network = PoseNet.from_config(config)
     network.load_state_dict(weights)
-    write_checkpoint(
-        resolve_link(Path(output)), {"format": FORMAT, "model": network.state_dict(), "config": config_to_dict(config)}
-    )
+    content = {"format": FORMAT, "model": network.state_dict(), "config": config_to_dict(config)}
+    write_checkpoint(Path(output), content)
     return config
 
 
 def export_weights(source: str | Path, output: str | Path, *, overwrite: bool = False) -> None:
     """Write the weights of a checkpoint with the published names, in the dictionary that the authors' code reads.
 
-    Only weights are exported: ``optimizer_weight`` is empty, and ``train_loss``, the best loss so far, is infinite.
+    Only weights are exported: ``optimizer_weight`` is empty, ``train_loss``, the best loss so far, is infinite, and
+    ``epoch`` is 0.
     ``CheckpointError`` if the network does not predict the published maps, or a file cannot be read or written;
     ``DataError`` if the output is the source, or exists without ``overwrite``.
     """
@@ -330,15 +322,8 @@ def export_weights(source: str | Path, output: str | Path, *, overwrite: bool = 
         raise CheckpointError(
             f"{source} is no PoseNet for COCO's keypoints and body parts, as published files are; use the checkpoint"
         )
-    progress = read_checkpoint(source).get("progress")
-    epoch = progress.get("epoch") if isinstance(progress, dict) else None
-    published = {
-        "weights": rename_to_published(network.state_dict()),
-        "optimizer_weight": {},
-        "train_loss": math.inf,
-        "epoch": epoch if isinstance(epoch, int) else 0,
-    }
-    write_checkpoint(resolve_link(Path(output)), published)
+    weights = rename_to_published(network.state_dict())
+    write_checkpoint(Path(output), {"weights": weights, "optimizer_weight": {}, "train_loss": math.inf, "epoch": 0})
 
 
 def _infer_network_size(settings: ModelConfig, weights: dict[str, Tensor], source: str | Path) -> ModelConfig:

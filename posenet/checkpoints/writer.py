@@ -24,7 +24,7 @@ class CheckpointWriter:
         self.every_steps = settings.every_steps
         self.every_seconds = 60 * settings.every_minutes
         self.saved_step = 0  # the step of the newest checkpoint
-        self._failure: Exception | None = None  # of the newest checkpoint
+        self._failure = ""  # why the newest checkpoint could not be written
         self._saved_at = time.monotonic()
 
     def is_due(self, step: int) -> bool:
@@ -37,26 +37,22 @@ class CheckpointWriter:
 
     def save(self, state: Mapping[str, Any], step: int, best: bool = False) -> bool:
         """Write ``state`` as the checkpoint after ``step``; return whether that succeeded."""
-        self._failure = None
+        self._failure = ""
         try:
             self.folder.save(copy_to_host(state), step, best)
         except Exception as error:  # such as a full disk or too little memory: the next one may succeed
-            self._failure = error
-            _log.warning("step %d is not saved, training continues: %s", step, self._reason)
+            self._failure = str(error) or repr(error)  # a MemoryError has no text
+            _log.warning("step %d is not saved, training continues: %s", step, self._failure)
         self.saved_step = step
         self._saved_at = time.monotonic()
-        return self._failure is None
+        return not self._failure
 
     def finish(self) -> None:
         """Raise ``CheckpointError`` if the newest checkpoint could not be written."""
         if self._failure:
             raise CheckpointError(
-                f"the last step of the run is not saved; resuming continues from an earlier one: {self._reason}"
-            ) from self._failure
-
-    @property
-    def _reason(self) -> str:
-        return str(self._failure) or repr(self._failure)  # a MemoryError has no text
+                f"the last step of the run is not saved; resuming continues from an earlier one: {self._failure}"
+            )
 
 
 def copy_to_host(value: Any) -> Any:

@@ -46,24 +46,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the actions of ``annotations`` and their flags."""
     actions = parser.add_subparsers(required=True, metavar="action", title="actions")
 
-    def add_action(
-        name: str, run: Callable[[argparse.Namespace], None], text: str, source: str, output: str = ""
-    ) -> argparse.ArgumentParser:
+    def add_action(name: str, run: Callable[[argparse.Namespace], None], text: str, source: str) -> Any:
         action = actions.add_parser(name, help=text, description=text, formatter_class=parser.formatter_class)
         action.set_defaults(run_action=run)
         add_quiet_option(action, default=argparse.SUPPRESS)
         action.add_argument("source", type=Path, metavar="FILE", help=source)
-        if output:
-            flags: dict[str, Any] = {"default": Path("-")} if name == "skeleton" else {"required": True}
-            if name == "split":
-                flags["nargs"] = "+"
-            action.add_argument("--output", type=Path, metavar="FILE", help=output, **flags)
-            add_overwrite_option(action)
         return action
+
+    def add_output(action: argparse.ArgumentParser, text: str, **options: Any) -> None:
+        action.add_argument("--output", type=Path, metavar="FILE", help=text, **options)
+        add_overwrite_option(action)
 
     coco = "COCO keypoint annotations"
     lint = add_action("lint", _lint, "list what reading a file derives, leaves out and refuses", coco)
-    fix = add_action("fix", _fix, "write a copy of a file as all tools read it", coco, "the file in the normal form")
+    fix = add_action("fix", _fix, "write a copy of a file as all tools read it", coco)
+    add_output(fix, "the file in the normal form", required=True)
     for action in (lint, fix):
         add = action.add_argument
         add("--images", type=Path, metavar="DIR", help="also open every image and compare it with its annotations")
@@ -71,20 +68,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add_config_options(action)
     add_switch(lint, "--json", help="print the list as JSON, with all places")
     add_switch(fix, "--drop", help="leave out entries with a fault also if they are many, but never more than half")
-    read = "a file, or a folder with the files of one set; see posenet docs formats"
-    output = "the COCO keypoint file; with several splits, the name of each is added to it"
-    imported = add_action("import", _import, "convert annotations of another format to COCO", read, output)
+
+    text = "a file, or a folder with the files of one set; see posenet docs formats"
+    imported = add_action("import", _import, "convert annotations of another format to COCO", text)
+    text = "the COCO keypoint file; with several splits, the name of each is added to it"
+    add_output(imported, text, required=True)
     add = imported.add_argument
     add("--split", nargs="+", metavar="NAME", help="YOLO-pose: train, val or test, or several (default: train)")
     add("--images", type=Path, metavar="DIR", help="folder of the images (default: beside the annotations)")
     add("--part", metavar="NAME", help="COCO-WholeBody: body, feet, face, left_hand or right_hand (default: all 133)")
     add("--keypoints", nargs="+", metavar="NAME", help="names of the keypoints in order, if the file has none")
-    shown = "annotations to draft from; or, to show, a skeleton (.toml, coco), or that of a store or a checkpoint"
-    output = "the skeleton file (.toml); by default it is printed"
-    skeleton = add_action("skeleton", _skeleton, "draft a skeleton, or show one", shown, output)
+
+    text = "annotations to draft from; or, to show, a skeleton (.toml, coco), or that of a store or a checkpoint"
+    skeleton = add_action("skeleton", _skeleton, "draft a skeleton, or show one", text)
+    add_output(skeleton, "the skeleton file (.toml); by default it is printed", default=Path("-"))
     skeleton.add_argument("--category", metavar="NAME", help="the category to describe, if there are several")
+
     text = "split a COCO keypoint file at random into parts; no image is in two"
-    split = add_action("split", _split, text, coco, "the file of each part")
+    split = add_action("split", _split, text, coco)
+    add_output(split, "the file of each part", required=True, nargs="+")
     add = split.add_argument
     add("--shares", type=fraction, nargs="+", default=[0.9, 0.1], metavar="X", help="of the images (default: 0.9 0.1)")
     add("--images", type=Path, metavar="DIR", help="keep copies of one image file in the same part")
@@ -111,9 +113,8 @@ def _fix(args: argparse.Namespace) -> None:
     check_outputs([args.output], inputs, overwrite=args.overwrite)
     file = _read(args, args.drop)
     _report(args, file.adjustments)
-    document = file.document
-    write_atomically(args.output, json.dumps(document).encode())
-    print_message(f"wrote {args.output}: {describe_counts(document)}")
+    write_atomically(args.output, json.dumps(file.document).encode())
+    print_message(f"wrote {args.output}: {describe_counts(file.document)}")
 
 
 def _read(args: argparse.Namespace, drop: bool) -> AnnotationFile:
@@ -143,7 +144,7 @@ def _report(args: argparse.Namespace, adjustments: Adjustments, prints: bool = T
 
 
 def _import(args: argparse.Namespace) -> None:
-    from posenet.annotations.importing.formats import Options, read_source, recognise
+    from posenet.annotations.importing.formats import read_annotations
     from posenet.annotations.importing.yolo_pose import label_path
 
     output, splits = args.output, args.split or ["train"]
@@ -151,36 +152,31 @@ def _import(args: argparse.Namespace) -> None:
         raise DataError(f"{len(splits)} splits do not fit into standard output; name a file with --output")
     outputs = [output] if len(splits) == 1 else [output.with_stem(f"{output.stem}_{split}") for split in splits]
     check_outputs(outputs, input_files(args), overwrite=args.overwrite)
-    format_, source = recognise(find_annotations(args.source, None)[0] if args.source.is_dir() else args.source)
-    if args.split is not None and not format_.has_splits:
-        raise DataError(
-            f"{args.source} has no splits, which only YOLO-pose has; leave out --split (annotations split divides)"
-        )
+    source = find_annotations(args.source, None)[0] if args.source.is_dir() else args.source
     for split, path in zip(splits, outputs):
-        frames = None if is_standard_output(path) else path.with_name(f"{path.stem}_frames")
-        options = Options(args.images, split, args.keypoints, args.part, frames)
-        content, folder, notes = read_source(format_, source, options)
+        is_printed = is_standard_output(path)
+        content, folder, notes = read_annotations(
+            source,
+            images=args.images,
+            split=split if args.split else None,
+            keypoints=args.keypoints,
+            part=args.part,
+            frames=None if is_printed else path.with_name(f"{path.stem}_frames"),
+        )
         file = read_annotation_file(args.source, folder=folder, document=content)
         file.adjustments.refuse(args.source)
         images = [folder / image.file_name for image in file.images]
         check_outputs([path], [*images, *map(label_path, images)], overwrite=args.overwrite)
-        _write_imported(path, file, folder, notes)
-
-
-def _write_imported(output: Path, file: AnnotationFile, folder: Path, notes: tuple[str, ...]) -> None:
-    """Write the normal form of an import, and say what it took."""
-    document = file.document
-    write_atomically(output, json.dumps(document).encode())
-    messages = message_stream(output)
-    for line in (describe_counts(document), *notes, *file.adjustments.sorted()):
-        print_message(line, file=messages)
-    if is_standard_output(output):
-        return
-    print_message(f"wrote {output}; its images are in {folder}", file=messages)
-    words = ["lint", output, "--images", folder]
-    if file.categories.parsed[0].keypoints != COCO.file_names:
-        words = ["skeleton", output, "--output", output.with_suffix(".toml")]
-    print_message(f"next: {command_line('annotations', *words)}", file=messages)
+        write_atomically(path, json.dumps(file.document).encode())
+        messages = message_stream(path)
+        for line in (describe_counts(file.document), *notes, *file.adjustments.sorted()):
+            print_message(line, file=messages)
+        if not is_printed:
+            print_message(f"wrote {path}; its images are in {folder}")
+            words = ["lint", path, "--images", folder]
+            if file.categories.parsed[0].keypoints != COCO.file_names:
+                words = ["skeleton", path, "--output", path.with_suffix(".toml")]
+            print_message(f"next: {command_line('annotations', *words)}")
 
 
 def _split(args: argparse.Namespace) -> None:

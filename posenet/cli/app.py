@@ -15,15 +15,10 @@ from posenet.inference.app import LOCAL_HOST, app, require_gradio
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of ``app``."""
     add_checkpoint_option(parser, default=PUBLISHED)
-    parser.add_argument(
-        "--host",
-        default=LOCAL_HOST,
-        metavar="ADDRESS",
-        help="address to listen at; 0.0.0.0 lets everybody who reaches this machine use the page",
-    )
-    parser.add_argument(
-        "--port", type=positive_int, metavar="N", help="port to listen at (default: the first free one from 7860 on)"
-    )
+    text = "address to listen at; 0.0.0.0 lets everybody who reaches this machine use the page"
+    parser.add_argument("--host", default=LOCAL_HOST, metavar="ADDRESS", help=text)
+    text = "port to listen at (default: the first free one from 7860 on)"
+    parser.add_argument("--port", type=positive_int, metavar="N", help=text)
     add_network_options(parser, amp="auto")
 
 

@@ -20,13 +20,9 @@ from posenet.settings.experiments import (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what to print, and what to compare it with."""
-    parser.add_argument(
-        "source",
-        nargs="?",
-        metavar="WHAT",
-        help="experiment to print, by its name (posenet config tiny > mine.toml) or file; or the folder of a run or a "
-        "checkpoint, whose settings are printed; by default, all names",
-    )
+    text = "experiment to print, by its name (posenet config tiny > mine.toml) or file; or the folder of a run or a "
+    text += "checkpoint, whose settings are printed; by default, all names"
+    parser.add_argument("source", nargs="?", metavar="WHAT", help=text)
     parser.add_argument("other", nargs="?", metavar="OTHER", help="another one: print only what differs in it")
 
 

@@ -32,13 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", required=True, metavar="FILE.onnx", help="file to write")
     add_overwrite_option(parser)
     add_switch(parser, "--int8", help="compute all convolutions but the last two in 8 bits; needs --calibrate")
-    parser.add_argument(
-        "--calibrate",
-        nargs="+",
-        metavar="IMAGES",
-        help="images like those to predict: files, folders or patterns; the ranges of values are measured on some of "
-        "them (default: none)",
-    )
+    text = "images like those to predict: files, folders or patterns; the ranges of values are measured on some of them"
+    parser.add_argument("--calibrate", nargs="+", metavar="IMAGES", help=f"{text} (default: none)")
     add_config_options(parser)
 
 

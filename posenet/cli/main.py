@@ -15,6 +15,7 @@ import errno
 import importlib
 import os
 import pkgutil
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,7 +30,7 @@ from posenet.devices.launch import rank_of_process, record_status
 from posenet.devices.signals import STOPPED_STATUS, repeat_lost_interrupts
 from posenet.errors import ConnectError, OtherRankError, PosenetError
 from posenet.files import STANDARD_OUTPUT, name_file_in_errors
-from posenet.messages import is_out_of_memory, suggest, to_single_line, without_worker_traceback
+from posenet.messages import is_out_of_memory, suggest, to_single_line
 
 _TOOLS = {
     "make-synthetic": "Generate a synthetic data set of people in COCO's layout, for tests and first experiments.",
@@ -51,19 +52,8 @@ _MODULES = {module.name for module in pkgutil.iter_modules([os.path.dirname(__fi
 TOOLS = {name: text for name, text in _TOOLS.items() if name.replace("-", "_") in _MODULES}
 """The commands that are installed, and their help texts; parts of the package can be left out."""
 
-PYTORCH_MISSING = (
-    "PyTorch is not installed (the package torch); without it, only predict, evaluate and diagnose work, with an "
-    "exported file and in one process"
-)
-NO_MEMORY_REMEDY = "lower the batch size and the number of workers and processes, or allow more memory"
-"""Memory of the host; ``Runtime.explanation_of`` has the remedy for that of a device in training."""
-READER_ENDED_STATUS = 128 + 13
-"""Where the reader of standard output, such as ``head``, has ended: as if by SIGPIPE, without a message."""
-MAX_REASON = 200
-"""Longest part of a library's message that is shown."""
-
-_PLACEHOLDERS = frozenset("NAME NAMES PATH DIR FILE FILE.h5 FILE.toml True".split())
-"""Values of arguments of Python in messages, such as images=DIR, data.train=FILE.h5 and overwrite=True."""
+_ARGUMENT = re.compile(r"(?<![\w.=/-])([a-z_.]+)=(NAMES?|PATH|DIR|FILE|FILE\.h5|FILE\.toml|True)(?!\.?\w)")
+"""An argument of Python in a message, such as images=DIR, data.train=FILE.h5 and overwrite=True."""
 
 _REMEDIES = {
     errno.ENOSPC: "free disk space, or choose another folder",
@@ -112,9 +102,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help(sys.stderr)
         return 2
     tool = parser.parse_args(words[:1]).tool
-    if tool == "pose" and words[1:2]:  # of Ultralytics
-        tool = OTHER_TOOLS.get(words[1], words[1])
-        parser.error(f"there is no tool pose; here it is posenet {tool}")
     if tool in OTHER_TOOLS:
         parser.error(f"there is no tool {tool}; here it is posenet {OTHER_TOOLS[tool]}")
     if tool not in TOOLS:
@@ -187,7 +174,7 @@ def run_and_report(task: Callable[[], int | None], prog: str) -> int:
         if error.filename != STANDARD_OUTPUT:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes the rest at its end
-        status = READER_ENDED_STATUS
+        status = 128 + 13  # as if by SIGPIPE, and without a message: the reader, such as head, has ended
     except Exception as error:
         text = _describe_system_error(error)
         if not text:  # a fault of the program
@@ -202,12 +189,16 @@ def run_and_report(task: Callable[[], int | None], prog: str) -> int:
 def _describe_system_error(error: Exception) -> str:
     """What the system has refused, and a remedy; empty if the error has another cause."""
     if isinstance(error, ModuleNotFoundError) and error.name == "torch":
-        return PYTORCH_MISSING
+        return (
+            "PyTorch is not installed (the package torch); without it, only predict, evaluate and diagnose work, with "
+            "an exported file and in one process"
+        )
     if isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("posenet."):
         return f"{error.name} is not installed; install posenet with all its parts"
-    if is_out_of_memory(error):
-        reason = str(error).partition("\n")[0][:MAX_REASON]
-        return f"too little memory{f' ({reason})' if reason else ''}; {NO_MEMORY_REMEDY}"
+    if is_out_of_memory(error):  # of the host: ``Runtime.explanation_of`` has the remedy for a device in training
+        reason = str(error).partition("\n")[0][:200]
+        remedy = "lower the batch size and the number of workers and processes, or allow more memory"
+        return f"too little memory{f' ({reason})' if reason else ''}; {remedy}"
     if isinstance(error, OSError):
         file = f": {error.filename}" if error.filename else ""
         remedy = f"; {_REMEDIES[error.errno]}" if error.errno in _REMEDIES else ""
@@ -218,17 +209,13 @@ def _describe_system_error(error: Exception) -> str:
 def _report_failure(prog: str, message: str) -> None:
     rank = rank_of_process(os.environ)
     who = f"rank {rank}: " if rank else ""
-    words = to_single_line(without_worker_traceback(message)).split(" ")
-    report_error(prog, f"error: {who}{' '.join(map(_to_flag, words))}")
+    report_error(prog, f"error: {who}{_ARGUMENT.sub(_to_flag, to_single_line(message))}")
 
 
-def _to_flag(word: str) -> str:
+def _to_flag(argument: re.Match[str]) -> str:
     """An argument of Python as on the command line: --overwrite, --images DIR, --set data.train=FILE.h5."""
-    argument = word.strip("(),.;:")
-    name, _, value = argument.partition("=")
-    if value not in _PLACEHOLDERS:
-        return word
-    flag = f"--{name.replace('_', '-')}{'' if value == 'True' else f' {value}'}"
+    name, value = argument.groups()
     if "." in name:
-        flag = f"--checkpoint-path {value}" if name == "checkpoint.path" else f"--set {argument}"
-    return word.replace(argument, flag)
+        return f"--set {name}={value}"
+    flag = f"--{name.replace('_', '-')}"
+    return flag if value == "True" else f"{flag} {value}"

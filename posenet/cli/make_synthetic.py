@@ -15,21 +15,15 @@ from posenet.synthetic.dataset import DEFAULT_SEED, DEFAULT_SIZE, write_dataset
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of ``make-synthetic``."""
-    parser.add_argument(
-        "--output",
-        type=Path,
-        required=True,
-        metavar="DIR",
-        help="folder to write; one with files of other programs is refused",
-    )
+    add = parser.add_argument
+    text = "folder to write; one with files of other programs is refused"
+    add("--output", type=Path, required=True, metavar="DIR", help=text)
     add_overwrite_option(parser)
-    parser.add_argument("--train", type=int, default=1000, metavar="N", help="training images")
-    parser.add_argument("--val", type=int, default=100, metavar="N", help="validation images")
-    parser.add_argument("--seed", type=int, default=DEFAULT_SEED, metavar="S", help="seed of the images")
-    parser.add_argument(
-        "--size", type=int, default=DEFAULT_SIZE, metavar="LONGEST", help="longest side of the images, pixels"
-    )
-    parser.add_argument("--workers", type=int, metavar="N", help="processes; by default, one per core")
+    add("--train", type=int, default=1000, metavar="N", help="training images")
+    add("--val", type=int, default=100, metavar="N", help="validation images")
+    add("--seed", type=int, default=DEFAULT_SEED, metavar="S", help="seed of the images")
+    add("--size", type=int, default=DEFAULT_SIZE, metavar="LONGEST", help="longest side of the images, pixels")
+    add("--workers", type=int, metavar="N", help="processes; by default, one per core")
 
 
 def run(args: argparse.Namespace) -> None:

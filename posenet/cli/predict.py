@@ -28,13 +28,9 @@ PUBLISHED = "simplepose"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of ``predict``."""
-    parser.add_argument(
-        "inputs",
-        nargs="+",
-        metavar="INPUT",
-        help="images, videos, folders, quoted glob patterns, addresses (http, https, rtsp) or cameras (0, "
-        "/dev/video0); - reads a list of files from standard input",
-    )
+    text = "images, videos, folders, quoted glob patterns, addresses (http, https, rtsp) or cameras (0, /dev/video0); "
+    text += "- reads a list of files from standard input"
+    parser.add_argument("inputs", nargs="+", metavar="INPUT", help=text)
     add_checkpoint_option(parser, default=PUBLISHED)
 
     group = parser.add_argument_group("output")
@@ -53,40 +49,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for words, text in outputs.items():
         flag, metavar = words.split()
         group.add_argument(flag, metavar=metavar, help=text)
-    add_switch(
-        group, "--show", help="show the drawings in a window; Q ends, any other key continues with the next image"
-    )
-    group.add_argument(
-        "--min-score", type=fraction, default=MIN_SCORE, metavar="X", help="leave out people with a lower score, 0-1"
-    )
+    text = "show the drawings in a window; Q ends, any other key continues with the next image"
+    add_switch(group, "--show", help=text)
+    text = "leave out people with a lower score, 0-1"
+    group.add_argument("--min-score", type=fraction, default=MIN_SCORE, metavar="X", help=text)
     add_overwrite_option(group)
-    add_switch(
-        group,
-        "--resume",
-        help="leave out inputs whose outputs are complete: their file in a folder, or their line in a .jsonl file, "
-        "from which another file of all people is put together at the end",
-    )
+    text = "leave out inputs whose outputs are complete: their file in a folder, or their line in a .jsonl file, from "
+    text += "which another file of all people is put together at the end"
+    add_switch(group, "--resume", help=text)
 
     group = parser.add_argument_group("input")
-    add_switch(
-        group,
-        "--recursive",
-        help="also search the subfolders of folders, and write drawings into subfolders of the same names",
-    )
+    text = "also search the subfolders of folders, and write drawings into subfolders of the same names"
+    add_switch(group, "--recursive", help=text)
 
     group = parser.add_argument_group("video")
-    group.add_argument("--start", type=seconds, metavar="SECONDS", help="skip the beginning of every video")
-    group.add_argument(
-        "--duration", type=seconds, metavar="SECONDS", help="read only this long from every video (default: all)"
-    )
-    group.add_argument("--stride", type=positive_int, metavar="N", help="read only every N-th frame of videos")
-    add_switch(
-        group,
-        "--track",
-        help="give every person of a video an id and a colour that stay; with --set tracking.smooth=true, without the "
-        "jitter of the keypoints",
-    )
-    parser.set_defaults(**{name: getattr(PredictionOptions, name) for name in ("start", "duration", "stride")})
+    defaults = PredictionOptions()
+    add = group.add_argument
+    add("--start", type=seconds, default=defaults.start, metavar="SECONDS", help="skip the beginning of every video")
+    text = "read only this long from every video (default: all)"
+    add("--duration", type=seconds, default=defaults.duration, metavar="SECONDS", help=text)
+    text = "read only every N-th frame of videos"
+    add("--stride", type=positive_int, default=defaults.stride, metavar="N", help=text)
+    text = "give every person of a video an id and a colour that stay; with --set tracking.smooth=true, without the "
+    add_switch(group, "--track", help=text + "jitter of the keypoints")
 
     add_network_options(parser, amp="auto")
 
@@ -101,8 +86,8 @@ def run(args: argparse.Namespace) -> None:
     if "-" not in args.inputs:  # which may be a list of its own for each process
         refuse_launcher("give each process a part of the list from standard input, see posenet docs scale")
     messages = message_stream(args.json, args.coco, args.csv)
-    names = [field.name for field in dataclasses.fields(PredictionOptions) if field.name in args]
-    options = {name: getattr(args, name) for name in names}
+    fields = dataclasses.fields(PredictionOptions)
+    options = {field.name: getattr(args, field.name) for field in fields if field.name in args}
     with catch_stop_signals() as stop_requested:
         summary = predict(
             args.inputs,
@@ -112,13 +97,10 @@ def run(args: argparse.Namespace) -> None:
             other_inputs=input_files(args),
             **options,
         )
-        if not args.quiet:
-            if summary.has_frames:
-                print_message(summary, file=messages)
-            if summary.speed():
-                print_message(summary.speed(), file=messages)
-            if summary.files:
-                print_message("wrote " + ", ".join(summary.files), file=messages)
+        written = f"wrote {', '.join(summary.files)}" if summary.files else ""
+        for line in (str(summary) if summary.has_frames else "", summary.speed(), written):
+            if line and not args.quiet:
+                print_message(line, file=messages)
     # Ctrl-C is the ordinary way to end a camera or a live stream.
     if summary.is_interrupted and not summary.counts["live frames"]:
         raise KeyboardInterrupt

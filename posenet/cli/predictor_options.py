@@ -19,14 +19,10 @@ _SETTINGS = ("height", "scales", "flip")
 def add_checkpoint_option(container: ArgumentContainer, default: str | None = None) -> None:
     """Add ``--checkpoint``, which must be given if there is no default."""
     text = f"{CHECKPOINT_HELP}; or a file that posenet export-onnx has written (.onnx)"
-    container.add_argument(
-        "--checkpoint",
-        "--weights",
-        required=default is None,
-        default=default,
-        metavar="FILE",
-        help=text if default is None else f"{text} (default: {default}, the published weights)",
-    )
+    if default is not None:
+        text += f" (default: {default}, the published weights)"
+    names = ("--checkpoint", "--weights")
+    container.add_argument(*names, required=default is None, default=default, metavar="FILE", help=text)
 
 
 def add_network_options(parser: argparse.ArgumentParser, amp: str, backend: str = "auto") -> None:
@@ -39,19 +35,11 @@ def add_network_options(parser: argparse.ArgumentParser, amp: str, backend: str 
     group.add_argument("--scales", type=scale, nargs="+", metavar="S", default=unset, help=scales)
     flip = setting_help("average with the mirrored image", "inference.flip", of_checkpoint=True)
     add_switch(group, "--flip", default=unset, help=flip)
-    group.add_argument(
-        "--backend",
-        choices=BACKENDS,
-        help=f"software that runs the network: auto is the fastest one that is installed and as accurate (default: "
-        f"{backend})",
-    )
+    text = "software that runs the network: auto is the fastest one that is installed and as accurate"
+    group.add_argument("--backend", choices=BACKENDS, help=f"{text} (default: {backend})")
     group.add_argument("--device", default="auto", metavar="D", help="auto, cpu, cuda, cuda:1, mps ...")
-    group.add_argument(
-        "--amp",
-        choices=["auto", "off", "bf16", "fp16"],
-        default=amp,
-        help="precision of the network: off is float32, auto is the fastest one without loss of accuracy on the device",
-    )
+    text = "precision of the network: off is float32, auto is the fastest one without loss of accuracy on the device"
+    group.add_argument("--amp", choices=["auto", "off", "bf16", "fp16"], default=amp, help=text)
     add_config_options(parser)
 
 

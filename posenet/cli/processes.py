@@ -92,7 +92,7 @@ def run_on_ranks(
             )
         return run_processes(args.nproc, args.command)
     if started_by_us:
-        stop_with_parent(os.environ)
+        stop_with_parent()
     ranks = join() or Ranks()
     try:
         status = run_and_report(lambda: task(ranks), args.prog)

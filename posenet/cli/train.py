@@ -25,19 +25,14 @@ from posenet.devices.launch import is_restarted, was_started_by_us
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import ConfigError
 from posenet.messages import command_line
-from posenet.settings import Config
-from posenet.training.run_settings import RESUMED_ANNOTATIONS, check_before_start
+from posenet.settings import Config, OptimConfig
+from posenet.training.run_settings import check_before_start
 
 if TYPE_CHECKING:
     from posenet.devices.parallel import Runtime
 
-APEX_OPT_LEVELS = {"O0": "off", "O1": "fp16", "O2": "fp16", "O3": "fp16"}
-"""Apex's optimization levels and the precision that replaces them."""
-
 ONE_RUN = "use posenet train-distributed (tools/train_distributed.py) for one run of all"
 """Remedy where several processes would each be a run."""
-
-_log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,12 +69,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-r",
         "--resume",
         nargs="?",
-        const="",
+        default=False,
+        const=True,
         metavar="PATH",
         help="continue from this checkpoint or run folder; without PATH, from the newest intact checkpoint of the "
         "run's folder, or start a new run if it contains none (default: start a new run)",
     )
-    group.add_argument("--no-resume", dest="resume", action="store_const", const=None, help=argparse.SUPPRESS)
     group.add_argument(
         "-p",
         "--checkpoint-path",
@@ -110,15 +105,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     group = parser.add_argument_group("optimization")
     _add_setting(group, "--lr", "optim.lr", "learning rate")
-    text = "raise the learning rate over the first epochs; over the default number if the configuration has 0"
-    add_switch(group, "--warmup", short="-w", default=None, help=setting_help(text, "optim.warmup_epochs"))
+    warmup = OptimConfig.warmup_epochs
+    text = f"epochs over which the learning rate rises at the start; --warmup alone is {warmup:g}"
+    _add_setting(group, "--warmup", "optim.warmup_epochs", text, short="-w", nargs="?", const=warmup)
     _add_setting(group, "--max-grad-norm", "optim.max_grad_norm", "clip the norm of the gradient to this; 0 is off")
 
     group = parser.add_argument_group("device and precision")
     _add_setting(group, "--device", "train.device", "auto, cpu, cuda, cuda:1, mps ...", metavar="D")
-    precision = group.add_mutually_exclusive_group()
     _add_setting(
-        precision,
+        group,
         "--amp",
         "train.amp",
         "precision of the network; off is float32, auto and --amp alone choose for the device",
@@ -126,9 +121,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="auto",
     )
-    precision.add_argument("--opt-level", choices=APEX_OPT_LEVELS, help=argparse.SUPPRESS)  # of Apex
-    text = setting_help("fixed loss scale for fp16; 0 and dynamic adapt it", "train.loss_scale")
-    group.add_argument("--loss-scale", dest="train.loss_scale", type=_loss_scale, metavar="X", help=text)
+    _add_setting(group, "--loss-scale", "train.loss_scale", "fixed loss scale for fp16; 0 adapts it")
     _add_setting(group, "--sync-bn", "parallel.sync_bn", "BatchNorm statistics over all processes")
     add_local_rank(group)
 
@@ -141,7 +134,7 @@ def _add_setting(container: ArgumentContainer, flag: str, key: str, text: str, s
         add_switch(container, flag, dest=key, default=None, help=setting_help(text, key))
         return
     if isinstance(default, (int, float)):
-        options = {"type": type(default), "metavar": "N" if isinstance(default, int) else "X"}
+        options |= {"type": type(default), "metavar": "N" if isinstance(default, int) else "X"}
     container.add_argument(*([short] if short else []), flag, dest=key, help=setting_help(text, key), **options)
 
 
@@ -158,15 +151,13 @@ def check_flags(args: argparse.Namespace) -> None:
         from posenet.training.find_annotations import find_annotations
 
         find_annotations(Path(args.data), None if args.val is None else Path(args.val))
-        if not isinstance(_resume(args), bool):
-            raise ConfigError(RESUMED_ANNOTATIONS)
         return
     for flag in ("images", "val", "val_images", "prepare"):
         if getattr(args, flag):
             name = flag.replace("_", "-")
             raise ConfigError(f"--{name} belongs to annotations; give these: posenet train data.yaml")
     # A run that continues has the settings in its checkpoint.
-    if _resume(args) is False and not is_restarted(os.environ):
+    if args.resume is False and not is_restarted(os.environ):
         check_before_start(args.config, _overrides(args))
 
 
@@ -177,10 +168,7 @@ def prepare_annotations(args: argparse.Namespace) -> None:
     sources = {"images": args.images, "val": args.val, "val_images": args.val_images}
     data = prepare(args.data, _overrides(args), experiment=args.config, **sources)
     if args.prepare:
-        flags = {"--config": args.config} | {f"--{name.replace('_', '-')}": value for name, value in sources.items()}
-        words = [word for flag, value in flags.items() if value is not None for word in (flag, value)]
-        pairs = _overrides(args)
-        show_labels(data, command_line("train", args.data, *words, *(["--set", *pairs] if pairs else [])))
+        show_labels(data, command_line(*(word for word in args.command if word != "--prepare")))
 
 
 def train_with_flags(args: argparse.Namespace, runtime: Runtime | None) -> int:
@@ -192,49 +180,26 @@ def train_with_flags(args: argparse.Namespace, runtime: Runtime | None) -> int:
     from posenet.training import annotations_to_stores
     from posenet.training.train import train
 
-    if args.opt_level:
-        _log.info(
-            "--opt-level %s is an option of Apex; using --amp %s", args.opt_level, APEX_OPT_LEVELS[args.opt_level]
-        )
     if args.data is not None and was_started_by_us(os.environ):  # by a process that has reported on the data
         logging.getLogger(annotations_to_stores.__name__).setLevel(logging.ERROR)
     result = train(
         args.config if args.data is None else args.data,
+        _overrides(args),
         experiment=None if args.data is None else args.config,
         images=args.images,
         val=args.val,
         val_images=args.val_images,
-        overrides=_overrides(args),
-        resume=_resume(args),
-        warmup=bool(args.warmup),
+        resume=args.resume,
         max_steps=args.max_steps,
         runtime=runtime,
     )
     return STOPPED_STATUS if result.stopped else 0
 
 
-def _resume(args: argparse.Namespace) -> bool | str:
-    """See ``train``: --resume without a value is the newest checkpoint of the run's folder."""
-    return False if args.resume is None else args.resume or True
-
-
 def _overrides(args: argparse.Namespace) -> list[str]:
     """The overrides of settings, and after them the flags as such."""
     values = {key: value for key, value in vars(args).items() if "." in key and value is not None}
-    if args.opt_level:
-        values["train.amp"] = APEX_OPT_LEVELS[args.opt_level]
     if values.get("train.freeze") == []:
         values["train.freeze"] = ["all-but-heads"]
-    if args.warmup is False:
-        values["optim.warmup_epochs"] = 0
     # Strings, numbers and lists in JSON are valid TOML too.
-    flags = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
-    return [*args.overrides, *flags]
-
-
-def _loss_scale(text: str) -> float:
-    """Argument type: a fixed loss scale; 0 for "dynamic"."""
-    try:
-        return 0.0 if text == "dynamic" else float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor dynamic") from None
+    return [*args.overrides, *(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items())]

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _print_list() -> None:
     for name, entry in NAMED_WEIGHTS.items():
-        path = cached_path(name, entry)
+        path = cached_path(name)
         lines = {
             "licence": entry.license,
             "source": entry.url,
@@ -68,7 +68,7 @@ def _fetch(names: list[str]) -> None:
         if name not in NAMED_WEIGHTS:
             raise ConfigError(f"{name} is not the name of published weights; known: {', '.join(NAMED_WEIGHTS)}")
     for name in names:
-        print_message(f"{name} is in {fetch_weights(name, NAMED_WEIGHTS[name])}")
+        print_message(f"{name} is in {fetch_weights(name)}")
 
 
 def _convert(args: argparse.Namespace) -> None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import cv2
 import numpy as np
@@ -31,26 +30,24 @@ JITTER_VALUE = -20.0, 40.0
 """Range of the shift of the brightness, on a scale of 0-255."""
 CUTOUT = 0.1, 0.3
 """Range of the side of a covered square, as a share of the shorter side of the input: about a limb, not a person."""
-NUM_RANDOM_NUMBERS = 10
-"""Random numbers of one augmentation."""
 
 
 def random_numbers(seed: int, epoch: int, index: int) -> list[float]:
-    """The random numbers of a sample, uniform in [0, 1), each with 32 random bits: a hash of the arguments.
+    """The ten random numbers of a sample, uniform in [0, 1), each with 32 random bits: a hash of the arguments.
 
     Runs of earlier versions are repeated to the bit, so these numbers stay as they are and their count too. A new kind
     of augmentation draws from ``random_generator``.
     """
     key = repr((int(seed), int(epoch), int(index)))  # int, because the repr of NumPy's integers differs
-    digest = hashlib.blake2b(key.encode(), digest_size=4 * NUM_RANDOM_NUMBERS).digest()
-    return [number / 2**32 for number in struct.unpack(f"<{NUM_RANDOM_NUMBERS}I", digest)]
+    digest = hashlib.blake2b(key.encode(), digest_size=40).digest()
+    return [number / 2**32 for number in struct.unpack("<10I", digest)]
 
 
 def random_generator(seed: int, epoch: int, index: int, kind: str) -> np.random.Generator:
     """The random numbers of one kind of augmentation for a sample; they depend on the arguments alone.
 
-    Every kind that is not in ``Augmentation.from_random_numbers`` has a generator of its own, so that adding a kind
-    changes no random number of the others.
+    Every kind that ``random_numbers`` does not serve has a generator of its own, so that another kind changes none of
+    the others.
     """
     return np.random.default_rng((seed, epoch, index, *kind.encode()))
 
@@ -71,23 +68,19 @@ class Augmentation:
     @classmethod
     def draw(cls, config: AugmentConfig, seed: int, epoch: int, index: int) -> Augmentation:
         """The augmentation of a sample, which depends on the arguments alone."""
-        augmentation = cls.from_random_numbers(random_numbers(seed, epoch, index), config)
-        if config.cutout_probability:
-            chance, x, y, side = random_generator(seed, epoch, index, "cutout").random(4).tolist()
-            if chance < config.cutout_probability:
-                return replace(augmentation, cutout=(x, y, _interpolate(CUTOUT, side)))
-        return augmentation
-
-    @classmethod
-    def from_random_numbers(cls, numbers: Sequence[float], config: AugmentConfig) -> Augmentation:
-        """Map ``NUM_RANDOM_NUMBERS`` random numbers in [0, 1) to the configured ranges and probabilities."""
-        jitter, hue, saturation, value, rescale, scale, degrees, shift_x, shift_y, flip = numbers
+        jitter, hue, saturation, value, rescale, scale, degrees, shift_x, shift_y, flip = random_numbers(
+            seed, epoch, index
+        )
         shifts = (
             _interpolate(JITTER_HUE, hue),
             _interpolate(JITTER_SATURATION, saturation),
             _interpolate(JITTER_VALUE, value),
         )
         shift_range = (-config.shift, config.shift)
+        cutout = None
+        if config.cutout_probability:
+            chance, x, y, side = random_generator(seed, epoch, index, "cutout").random(4).tolist()
+            cutout = (x, y, _interpolate(CUTOUT, side)) if chance < config.cutout_probability else None
         return cls(
             flip=flip < config.flip_probability,
             degrees=_interpolate((-config.degrees, config.degrees), degrees),
@@ -95,6 +88,7 @@ class Augmentation:
             scale=_interpolate(config.scale, scale) if rescale < config.scale_probability else 1.0,
             jitter=shifts if jitter < config.jitter_probability else None,
             person_height=config.person_height,
+            cutout=cutout,
         )
 
     def matrix(self, center: tuple[float, float], person_scale: float, size: tuple[int, int]) -> np.ndarray:
@@ -222,13 +216,10 @@ def warp_mask(
     border: int,
     out: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Warp a mask from its run lengths directly to map cells, sampled at the cell centres.
+    """Warp a mask of ``image_size`` from its run lengths directly to map cells, sampled at the cell centres.
 
-    Args:
-        image_size: that of the mask.
-        size: that of the network input.
-        border: value outside the image, 0 or 1.
-        out: C-contiguous array to write to; None allocates it: (height / 4, width / 4) uint8, 0-255 for 0-1.
+    It is 0 or 1, as ``border`` outside the image; the result is (height / 4, width / 4) uint8, 0-255. It is written to
+    ``out``, which is C-contiguous, if that is given.
     """
     if out is None:
         out = np.empty((size[1] // MAP_STRIDE, size[0] // MAP_STRIDE), np.uint8)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -77,32 +78,6 @@ class Batch(NamedTuple):
         )
 
 
-def stack_joints(joints: Sequence[np.ndarray]) -> Tensor:
-    """The tensor ``joints`` of a ``Batch`` with the (P, K, 3) joints of every sample."""
-    num_people = PEOPLE_MULTIPLE * max(1, math.ceil(max(map(len, joints)) / PEOPLE_MULTIPLE))
-    stacked = torch.zeros(len(joints), num_people, *joints[0].shape[1:])
-    for row, of_sample in zip(stacked.numpy(), joints):
-        row[: len(of_sample)] = of_sample
-    return stacked
-
-
-class SampleBuffers(NamedTuple):
-    """Arrays of a batch that the image and the masks of one sample are written to; see ``Batch``."""
-
-    image: np.ndarray
-    person_mask: np.ndarray
-    mask_miss: np.ndarray
-
-
-class LoadedSample(NamedTuple):
-    """A sample whose image and masks are in its buffers."""
-
-    record: Record
-    joints: np.ndarray  # (P, K, 3) float32: x, y, visibility, in network-input pixels
-    flip: bool
-    faults: tuple[str, ...] = ()  # error messages of the unreadable samples that this one replaces
-
-
 class PoseDataset(Dataset[Batch]):
     """Samples of a store, or of several, addressed by (epoch, index).
 
@@ -155,52 +130,64 @@ class PoseDataset(Dataset[Batch]):
         height, width = self.size
         images = _empty(len(keys), height, width, 3)
         person_mask, mask_miss = _empty(2, len(keys), height // MAP_STRIDE, width // MAP_STRIDE)
-        buffers = [SampleBuffers(*arrays) for arrays in zip(images.numpy(), person_mask.numpy(), mask_miss.numpy())]
-        samples = list(map(self._load_or_substitute, keys, buffers))
-        joints = stack_joints([sample.joints for sample in samples])
-        return Batch(images, joints, person_mask, mask_miss, *_describe(samples))
+        records, people, flips, faults = zip(
+            *map(self._load_or_substitute, keys, images.numpy(), person_mask.numpy(), mask_miss.numpy())
+        )
+        num_people = PEOPLE_MULTIPLE * max(1, math.ceil(max(map(len, people)) / PEOPLE_MULTIPLE))
+        joints = torch.zeros(len(keys), num_people, *people[0].shape[1:])
+        for row, of_sample in zip(joints.numpy(), people):
+            row[: len(of_sample)] = of_sample
+        image_ids = torch.tensor([record.image_id for record in records])
+        pairs = zip(flips, (record.supervised for record in records))
+        channels = [supervised[int(flip)] for flip, supervised in pairs if supervised is not None]
+        supervised = torch.from_numpy(np.stack(channels)) if channels else None
+        return Batch(images, joints, person_mask, mask_miss, image_ids, tuple(chain(*faults)), supervised)
 
-    def _load_or_substitute(self, key: SampleKey, buffers: SampleBuffers) -> LoadedSample:
+    def _load_or_substitute(
+        self, key: SampleKey, image: np.ndarray, person_mask: np.ndarray, mask_miss: np.ndarray
+    ) -> tuple[Record, np.ndarray, bool, list[str]]:
         """Load a sample, or another one in its place; ``DataError`` if none can be read.
 
         This tries the samples at distances 1, 2, 4, 8 ... after it, because damage often affects many samples in a row.
-        The choice depends on the key alone, so it is the same in every run.
+        The choice depends on the key alone, so it is the same in every run. The image and the masks are written to the
+        arrays. Returned are the record, the joints, whether they are mirrored, and the errors of unreadable samples.
         """
         epoch, index = key
         faults: list[str] = []
         for distance in (0, *(2**exponent for exponent in range((len(self) - 1).bit_length()))):
+            tried = (epoch, (index + distance) % len(self) if distance else index)
             try:
-                sample = self._load((epoch, (index + distance) % len(self) if distance else index), buffers)
+                return *self._load(tried, image, person_mask, mask_miss), faults
             except DataError as error:
                 faults.append(str(error))
-            else:
-                return sample._replace(faults=tuple(faults))
         raise DataError(f"sample {index} cannot be read, nor can {len(faults) - 1} others in its place: {faults[0]}")
 
-    def _load(self, key: SampleKey, buffers: SampleBuffers) -> LoadedSample:
+    def _load(
+        self, key: SampleKey, image: np.ndarray, person_mask: np.ndarray, mask_miss: np.ndarray
+    ) -> tuple[Record, np.ndarray, bool]:
         """Read, warp and augment a sample, and call ``transform``; ``DataError`` if it is damaged."""
-        epoch, index = key
         augmentation = Augmentation()
         if self.augment is not None:
-            augmentation = Augmentation.draw(self.augment, self.seed, epoch, index)
-        record, person_row = self.read_record(index)
+            augmentation = Augmentation.draw(self.augment, self.seed, *key)
+        record, person_row = self.read_record(key[1])
         matrix = self.frame(record, person_row, augmentation)
         image_size = (record.width, record.height)
         size = self.size[::-1]
         # Outside the image there are no people, and the loss supervises if the image has annotations.
-        warp_mask(record.person_mask, image_size, matrix, size, border=0, out=buffers.person_mask)
-        warp_mask(record.mask_miss, image_size, matrix, size, border=int(record.is_annotated), out=buffers.mask_miss)
+        warp_mask(record.person_mask, image_size, matrix, size, border=0, out=person_mask)
+        warp_mask(record.mask_miss, image_size, matrix, size, border=int(record.is_annotated), out=mask_miss)
         joints = warp_joints(record.joints, augmentation, matrix, self.store.skeleton)
         reduction = largest_reduction(matrix)
         if not record.allows_reduction(reduction):
             reduction = 1
-        image = record.decode_image(reduction)
-        warp_image(image, augmentation, matrix_for_reduced_image(matrix, reduction), size, out=buffers.image)
+        pixels = record.decode_image(reduction)
+        warp_image(pixels, augmentation, matrix_for_reduced_image(matrix, reduction), size, out=image)
         if augmentation.cutout is not None:
-            cover_square(buffers.image, augmentation.cutout)
+            cover_square(image, augmentation.cutout)
         if self.transform is not None:
-            joints = self._call_transform(self.transform, key, record, joints, buffers)
-        return LoadedSample(record, joints, augmentation.flip)
+            after = self._call_transform(self.transform, key, record, Sample(image, joints, person_mask, mask_miss))
+            image[:], joints, person_mask[:], mask_miss[:] = after
+        return record, joints, augmentation.flip
 
     def read_record(self, index: int) -> tuple[Record, int]:
         """Read the record of a sample, and return it with the row of the person to frame, or ``NO_PERSON``."""
@@ -216,21 +203,15 @@ class PoseDataset(Dataset[Batch]):
         center = (x + box_width / 2, y + box_height / 2)
         return augmentation.matrix(center, box_height / height, (width, height))
 
-    def _call_transform(
-        self, transform: Transform, key: SampleKey, record: Record, joints: np.ndarray, buffers: SampleBuffers
-    ) -> np.ndarray:
+    def _call_transform(self, transform: Transform, key: SampleKey, record: Record, before: Sample) -> Sample:
         """Let the user's function change a sample; ``ConfigError`` if it fails or returns something else."""
-        before = Sample(buffers.image, joints, buffers.person_mask, buffers.mask_miss)
         try:
             after = transform(before, random_generator(self.seed, *key, "transform"))
         except Exception as error:
             place = traceback.extract_tb(error.__traceback__)[-1]
-            raise ConfigError(
-                to_single_line(
-                    f"data.transform failed on image {record.image_id} (epoch and sample {key}) with "
-                    f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno}); correct the function"
-                )
-            ) from error
+            cause = to_single_line(f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno})")
+            text = f"data.transform failed on image {record.image_id} (epoch and sample {key}) with {cause}"
+            raise ConfigError(f"{text}; correct the function") from error
         if not isinstance(after, Sample):
             raise ConfigError(f"data.transform returned a {type(after).__name__}; let the function return a Sample")
         for name, old, new in zip(Sample._fields, before, after):
@@ -242,8 +223,7 @@ class PoseDataset(Dataset[Batch]):
                 )
         if not np.isfinite(after.joints).all():
             raise ConfigError("data.transform returned joints that are not finite; correct the function")
-        buffers.image[:], _, buffers.person_mask[:], buffers.mask_miss[:] = after
-        return after.joints
+        return after
 
 
 def training_set(store: StoreList, config: Config) -> PoseDataset:
@@ -266,12 +246,3 @@ def _empty(*shape: int) -> Tensor:
     """An uint8 tensor to write to. That of a data worker is in shared memory, so that it need not be copied there."""
     tensor = torch.empty(shape, dtype=torch.uint8)
     return tensor if get_worker_info() is None else tensor.share_memory_()  # type: ignore[no-untyped-call]
-
-
-def _describe(samples: list[LoadedSample]) -> tuple[Tensor, tuple[str, ...], Tensor | None]:
-    """The fields of ``Batch`` from ``image_ids`` on."""
-    image_ids = torch.tensor([sample.record.image_id for sample in samples])
-    faults = tuple(fault for sample in samples for fault in sample.faults)
-    pairs = [(sample.record.supervised, int(sample.flip)) for sample in samples]
-    channels = [supervised[flip] for supervised, flip in pairs if supervised is not None]
-    return image_ids, faults, torch.from_numpy(np.stack(channels)) if channels else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -48,8 +47,8 @@ class TrainSampler(Sampler[list[SampleKey]]):
         if length < 1:
             raise ValueError("a sampler needs at least one sample")
         self.length = length
-        self.sample_counts = sample_counts
-        self.epoch_length = sum(count for _, count in sample_counts) or length
+        self.sample_counts = sample_counts or [SampleCounts(length, length)]
+        self.epoch_length = sum(count for _, count in self.sample_counts)
         self.batch_size = batch_size
         self.seed = seed
         self.batches_per_step = batches_per_step
@@ -79,9 +78,7 @@ class TrainSampler(Sampler[list[SampleKey]]):
         first_epoch, end_epoch = (batch // self.batches_per_epoch for batch in (self._first_batch, self._end_batch))
         for epoch in range(first_epoch, end_epoch):
             order = np.random.default_rng((self.seed, epoch)).permutation(self.epoch_length)
-            if self.sample_counts:
-                order = self._draw(epoch)[order]
-            order = self._fit_to_whole_steps(order)
+            order = self._fit_to_whole_steps(self._draw(epoch)[order])
             first_of_epoch = max(self._first_batch - epoch * self.batches_per_epoch, 0)
             for batch in range(first_of_epoch, self.batches_per_epoch):
                 start = batch * self.global_batch_size + self.rank * self.batch_size
@@ -107,11 +104,8 @@ class TrainSampler(Sampler[list[SampleKey]]):
         drawn = []
         first_of_set = 0
         for number, (size, count) in enumerate(self.sample_counts):
-            if not count:
-                first_of_set += size
-                continue
-            first_round = epoch * count // size
-            last_round = ((epoch + 1) * count - 1) // size
+            first_round = epoch * count // max(size, 1)
+            last_round = ((epoch + 1) * count - 1) // max(size, 1)  # before the first one if nothing is drawn
             for round_number in range(first_round, last_round + 1):
                 start = max(epoch * count - round_number * size, 0)
                 stop = min((epoch + 1) * count - round_number * size, size)
@@ -124,16 +118,7 @@ class TrainSampler(Sampler[list[SampleKey]]):
         return np.concatenate(drawn)
 
 
-class ValidationSampler(Sampler[list[SampleKey]]):
+def validation_batches(length: int, batch_size: int, rank: int, world_size: int) -> list[list[SampleKey]]:
     """Every index exactly once over all processes, in order. The last batch may be smaller."""
-
-    def __init__(self, length: int, batch_size: int, rank: int, world_size: int) -> None:
-        self.indices = range(rank, length, world_size)
-        self.batch_size = batch_size
-
-    def __len__(self) -> int:
-        return math.ceil(len(self.indices) / self.batch_size)
-
-    def __iter__(self) -> Iterator[list[SampleKey]]:
-        for start in range(0, len(self.indices), self.batch_size):
-            yield [(0, index) for index in self.indices[start : start + self.batch_size]]
+    keys = [(0, index) for index in range(rank, length, world_size)]
+    return [keys[start : start + batch_size] for start in range(0, len(keys), batch_size)]

@@ -200,26 +200,23 @@ class Store:
         self.num_people = len(self._people)
         self.image_ids = np.ascontiguousarray(self.records["image_id"])
         self.num_image_bytes = int(self.records["image_bytes"].sum())
-        self.num_file_bytes = self.path.stat().st_size
         self.image_keys = make_image_keys(self.originals["image_bytes"], self.originals["image_crc"])
 
     def _read_tables(self, file: h5py.File, skeleton: Skeleton | None) -> None:
         if file.attrs.get("format") != FORMAT.encode():
             raise ValueError("not written by posenet build-hdf5, or never finished")
         schema = int(file.attrs["schema"])
-        if schema > SCHEMA:
-            raise DataError(f"{self.path} has schema {schema}, this program reads {SCHEMA}; update posenet")
-        if schema < SCHEMA_WITHOUT_ORIGINAL:
+        if schema not in (SCHEMA, SCHEMA_WITHOUT_ORIGINAL):
             raise DataError(
-                f"{self.path} has schema {schema} of an earlier version; build it again: posenet build-hdf5 "
-                f"--images DIR --annotations JSON --output {self.path} --overwrite"
+                f"{self.path} has schema {schema} of {'a later' if schema > SCHEMA else 'an earlier'} version; build "
+                f"it again: posenet build-hdf5 --images DIR --annotations JSON --output {self.path} --overwrite"
             )
         text = file.attrs["skeleton"].decode()
         self.fingerprint = file.attrs["fingerprint"].decode()
-        num_file_bytes = self.path.stat().st_size
+        self.num_file_bytes = self.path.stat().st_size
         names = TABLES if schema == SCHEMA_WITHOUT_ORIGINAL else (*TABLES, "original")
         for name in ("images", "labels", *names):
-            if file[name].nbytes > num_file_bytes:
+            if file[name].nbytes > self.num_file_bytes:
                 raise ValueError(f"its array {name} is larger than the file")
         tables = {name: file[name][()] for name in names}
         if compute_fingerprint(text, tables) != self.fingerprint:

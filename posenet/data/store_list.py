@@ -60,9 +60,11 @@ class StoreList:
         self._first_images = [0, *accumulate(store.num_images for store in stores[:-1])]
         self.samples = np.concatenate([store.samples + (row, 0) for store, row in zip(stores, self._first_images)])
         self.num_unlabelled = int((self.samples[:, 1] == NO_PERSON).sum())
-        masks = self._supervised_channels()
-        pairs = np.stack([masks, masks[:, skeleton.flip_channels]], axis=1)  # (sets, 2, C)
-        self._supervised = [None if masks.all() else pair for pair in pairs]
+        everything = np.ones(skeleton.num_channels, np.uint8)
+        mappings = [data_set.mapping for data_set in sets]
+        masks = np.stack([everything if mapping is None else mapping.supervised_channels() for mapping in mappings])
+        self._pairs = np.stack([masks, masks[:, skeleton.flip_channels]], axis=1)  # (sets, 2, C), as in ``Record``
+        self._supervises_all = bool(masks.all())
 
     def __len__(self) -> int:
         """Number of samples."""
@@ -80,7 +82,7 @@ class StoreList:
         store, _, _, mapping = self.sets[number]
         record = store.read_record(index - self._first_images[number])
         joints = record.joints if mapping is None else mapping.map_joints(record.joints)
-        return record._replace(joints=joints, supervised=self._supervised[number])
+        return record._replace(joints=joints, supervised=None if self._supervises_all else self._pairs[number])
 
     def sample_counts(self, framing: str, background: float = DataConfig.background) -> list[SampleCounts]:
         """The number of samples of every set, and how many of them an epoch draws: round(weight · size), at least 1.
@@ -99,15 +101,9 @@ class StoreList:
 
     def never_supervised(self) -> list[str]:
         """The names of the network's keypoints and body parts that no set supervises."""
-        supervised = self._supervised_channels().max(axis=0).tolist()  # (C,)
+        supervised = self._pairs[:, 0].max(axis=0).tolist()  # (C,)
         names = ["-".join(part) for part in self.skeleton.parts] + list(self.skeleton.keypoints)
         return [name for name, is_supervised in zip(names, supervised) if not is_supervised]
-
-    def _supervised_channels(self) -> np.ndarray:
-        """(sets, C) uint8: 1 for the output channels that each set supervises."""
-        everything = np.ones(self.skeleton.num_channels, np.uint8)
-        mappings = [data_set.mapping for data_set in self.sets]
-        return np.stack([everything if mapping is None else mapping.supervised_channels() for mapping in mappings])
 
     def __enter__(self) -> StoreList:
         return self
@@ -128,13 +124,11 @@ def sample_rows(store: Store | StoreList, framing: str) -> np.ndarray:
     background images.
     """
     with_sample = np.unique(store.samples[:, 0])
-    background = np.setdiff1d(np.arange(store.num_images), with_sample, assume_unique=True)
-    samples = store.samples if framing == "person" else _rows_of_whole_images(with_sample)
-    return np.concatenate([samples, _rows_of_whole_images(background)])
-
-
-def _rows_of_whole_images(images: np.ndarray) -> np.ndarray:
-    return np.stack([images, np.full_like(images, NO_PERSON)], axis=1)
+    whole = np.setdiff1d(np.arange(store.num_images), with_sample, assume_unique=True)
+    samples = store.samples
+    if framing == "image":
+        whole, samples = np.concatenate([with_sample, whole]), samples[:0]
+    return np.concatenate([samples, np.stack([whole, np.full_like(whole, NO_PERSON)], axis=1)])
 
 
 def count_background(store: Store | StoreList) -> int:
@@ -177,24 +171,19 @@ def open_data_sets(setting: DataSets, skeleton: Skeleton | None) -> StoreList:
 
 
 def _check_sets(sets: Sequence[DataSet]) -> None:
-    first_set: dict[str, DataSet] = {}
-    first_store: dict[int, Store] = {}
-    for data_set in sets:
-        store, name, _, mapping = data_set
+    for number, (store, name, _, mapping) in enumerate(sets):
         if mapping is not None and not mapping.has_common_keypoints:
             raise DataError(
                 f"data set {name} shares no keypoint with model.skeleton: it has {', '.join(mapping.ignored)}; give "
                 "its keypoints the same names in its skeleton file, and build its store again"
             )
-        first = first_set.setdefault(store.fingerprint, data_set)
-        if first is not data_set:
-            raise DataError(f"data sets {first.name} and {name} are the same; give one of them, with a larger weight")
-        if mapping is not None or len(sets) == 1:
-            continue
-        for image_id, key in zip(store.image_ids.tolist(), store.image_keys.tolist()):
-            earlier = first_store.setdefault(key, store)
-            if earlier is not store:
+        for other in sets[:number]:
+            if other.store.fingerprint == store.fingerprint:
+                raise DataError(f"data sets {other.name} and {name} are the same; give one, with a larger weight")
+            shared = np.isin(store.image_keys, other.store.image_keys)
+            if mapping is None and other.mapping is None and shared.any():
                 raise DataError(
-                    f"{earlier.path} and {store.path} both contain the file of the latter's image {image_id}; name "
-                    "stores with different images, or list them as tables to draw from both: {path = ...}"
+                    f"{other.store.path} and {store.path} both contain the file of the latter's image "
+                    f"{store.image_ids[shared][0]}; name stores with different images, or list them as tables to draw "
+                    "from both: {path = ...}"
                 )

@@ -39,8 +39,6 @@ from posenet.skeleton.skeleton_file import skeleton_to_table
 
 JPEG_QUALITY = 95
 """Of images that are made smaller."""
-COPIED_BYTES = 2**24
-"""Images that have waited for the end of a build are copied in parts of this size."""
 
 
 @contextlib.contextmanager
@@ -179,10 +177,8 @@ class StoreWriter:
         if self._max_side:
             tables["original"] = np.array(self._originals, ORIGINAL_TYPE)
         if self._images is None:
-            self._images = self._file.create_dataset("images", self._image_end, np.uint8)
-            self._waiting.seek(0)
-            for start in range(0, self._image_end, COPIED_BYTES):
-                self._images[start : start + COPIED_BYTES] = np.frombuffer(self._waiting.read(COPIED_BYTES), np.uint8)
+            self._waiting.flush()
+            self._file.create_dataset("images", data=np.memmap(self._waiting, np.uint8, "r"))
         self._file.create_dataset("labels", data=np.frombuffer(b"".join(self._labels), np.uint8))
         for name, table in tables.items():
             self._file.create_dataset(name, data=table)

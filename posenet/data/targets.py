@@ -45,17 +45,25 @@ class TargetRenderer(nn.Module):
     in the rectangle of cells round((min(a, b) - PART_MARGIN) / 4) to round((max(a, b) + PART_MARGIN) / 4) on each axis,
     and 0 elsewhere. Several people are combined by the mean over all rectangles that cover the cell.
 
-    There are two implementations. On a CPU, ``CellLists`` computes only the cells of these squares and rectangles, a
-    small part of all cells. On an accelerator the host would have to wait for their number. There, and under
-    ``torch.compile``, ``WholeMaps`` computes all cells.
+    There are two implementations. On a CPU, ``list_keypoints`` and ``list_parts`` compute only the cells of these
+    squares and rectangles, a small part of all cells. On an accelerator the host would have to wait for their number.
+    There, and under ``torch.compile``, ``whole_keypoints`` and ``whole_parts`` compute all cells, with shapes that
+    depend only on those of the joints. Compiled, they are one graph with one kernel that stores nothing for the loop
+    over the people. Without it, people are rendered in groups, so that the memory has a bound for any number of people.
+    On a CPU, for 4 to 8 people, this takes 7 to 35 times as long.
     """
+
+    MAX_CELLS = 2**26
+    """A group has at most this number of cells, unless one person has more. Temporary tensors then take 0.6 GB."""
+    part_ends: Tensor
 
     def __init__(self, settings: TargetsConfig, skeleton: Skeleton) -> None:
         super().__init__()
         self.settings = settings
         self.skeleton = skeleton
-        self.cell_lists: CellLists | WholeMaps = CellLists(settings, skeleton)
-        self.whole_maps = WholeMaps(settings, skeleton)
+        reach = math.sqrt(-2 * settings.keypoint_sigma**2 * math.log(THRESHOLD))
+        self.reach = math.ceil(reach / MAP_STRIDE)
+        self.register_buffer("part_ends", torch.from_numpy(skeleton.part_ends), persistent=False)
 
     @classmethod
     def from_config(cls, config: Config) -> TargetRenderer:
@@ -79,35 +87,16 @@ class TargetRenderer(nn.Module):
         joints = joints.float()
         person_mask = person_mask.float()
         height, width = person_mask.shape[1:]
-        on_host = joints.device.type == "cpu" and not torch.compiler.is_compiling()
-        method = self.cell_lists if on_host else self.whole_maps
-        part_maps = method.render_parts(joints, height, width)  # (N, B, h, w)
-        keypoint_maps = method.render_keypoints(joints, height, width)  # (N, K, h, w)
+        render_parts, render_keypoints = self.list_parts, self.list_keypoints
+        if joints.device.type != "cpu" or torch.compiler.is_compiling():
+            render_parts, render_keypoints = self.whole_parts, self.whole_keypoints
+        part_maps = render_parts(joints, height, width)  # (N, B, h, w)
+        keypoint_maps = render_keypoints(joints, height, width)  # (N, K, h, w)
         eroded_mask = -F.max_pool2d(-person_mask[:, None], kernel_size=3, stride=1, padding=1)  # (N, 1, h, w)
         foreground = keypoint_maps.amax(1, keepdim=True)  # (N, 1, h, w)
         return torch.cat([part_maps, keypoint_maps, eroded_mask, foreground], 1).clamp_(0, 1)
 
-
-class _MapRendering(nn.Module):
-    """The settings and constants of both implementations."""
-
-    part_ends: Tensor
-
-    def __init__(self, settings: TargetsConfig, skeleton: Skeleton) -> None:
-        super().__init__()
-        self.settings = settings
-        reach = math.sqrt(-2 * settings.keypoint_sigma**2 * math.log(THRESHOLD))
-        self.reach = math.ceil(reach / MAP_STRIDE)
-        self.register_buffer("part_ends", torch.from_numpy(skeleton.part_ends), persistent=False)
-
-
-class CellLists(_MapRendering):
-    """Maps from lists of the cells that the keypoints and parts cover, whose lengths depend on the joints.
-
-    Time and memory depend on the number of people and not on people times channels times cells.
-    """
-
-    def render_keypoints(self, joints: Tensor, height: int, width: int) -> Tensor:
+    def list_keypoints(self, joints: Tensor, height: int, width: int) -> Tensor:
         """(N, K, h, w) keypoint maps. M is the number of labelled keypoints, S = 2·n + 1 the side of a square."""
         num_samples, _, num_keypoints, _ = joints.shape
         sample, person, keypoint = torch.nonzero(joints[..., 2] > 0, as_tuple=True)  # (M,) each
@@ -128,7 +117,7 @@ class CellLists(_MapRendering):
         maps.scatter_reduce_(0, index.flatten(), value.flatten(), "amax")
         return maps.view(num_samples, num_keypoints, height, width)
 
-    def render_parts(self, joints: Tensor, height: int, width: int) -> Tensor:
+    def list_parts(self, joints: Tensor, height: int, width: int) -> Tensor:
         """(N, B, h, w) body-part maps. R is the number of rectangles, M the number of all their cells together."""
         num_samples = len(joints)
         num_parts = len(self.part_ends)
@@ -166,19 +155,7 @@ class CellLists(_MapRendering):
         totals.index_add_(1, index, torch.stack([value, torch.ones_like(value)]))
         return (totals[0] / totals[1].clamp_(min=1)).view(num_samples, num_parts, height, width)
 
-
-class WholeMaps(_MapRendering):
-    """Maps from all cells of every person, with shapes that depend only on those of the joints.
-
-    So a device works without the host, and ``torch.compile`` makes one graph of the operations, with one kernel that
-    stores nothing for the loop over the people. Without it, people are rendered in groups, so that the memory has a
-    bound for any number of people. On a CPU, for 4 to 8 people, this takes 7 to 35 times as long as ``CellLists``.
-    """
-
-    MAX_CELLS = 2**26
-    """A group has at most this number of cells, unless one person has more. Temporary tensors then take 0.6 GB."""
-
-    def render_keypoints(self, joints: Tensor, height: int, width: int) -> Tensor:
+    def whole_keypoints(self, joints: Tensor, height: int, width: int) -> Tensor:
         """(N, K, h, w) keypoint maps."""
         labelled = joints[..., 2] > 0  # (N, P, K)
         # A two-dimensional Gaussian is the product of two one-dimensional ones.
@@ -190,7 +167,7 @@ class WholeMaps(_MapRendering):
             maps = torch.maximum(maps, values.amax(1))
         return maps
 
-    def render_parts(self, joints: Tensor, height: int, width: int) -> Tensor:
+    def whole_parts(self, joints: Tensor, height: int, width: int) -> Tensor:
         """(N, B, h, w) body-part maps."""
         first, second = joints[:, :, self.part_ends].unbind(3)  # (N, P, B, 3) each
         labelled = (first[..., 2] > 0) & (second[..., 2] > 0)  # (N, P, B)

@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 
@@ -23,7 +24,10 @@ def select_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError, ImportError) as error:
         # Kilobytes of backend names may follow the first sentence.
         raise _unusable(name, first_sentence(error)) from error
-    make_current(device)
+    if device.type != "cpu" and device.index is not None:
+        # PyTorch pins memory for the current device, and opens a context of some hundred megabytes on it. A loader's
+        # pinning thread uses the current device of the thread that starts it.
+        torch.accelerator.set_device_index(device)
     return device
 
 
@@ -41,16 +45,6 @@ def _unusable(name: str, reason: str) -> ConfigError:
     return ConfigError(f"device {name!r} cannot be used here ({reason}); try the device cpu, or cuda:0 for a GPU")
 
 
-def make_current(device: torch.device) -> None:
-    """Make a device with an index the current device of this thread.
-
-    PyTorch pins memory for the current device, and opens a context of some hundred megabytes on it. A loader's pinning
-    thread uses the current device of the thread that starts it.
-    """
-    if device.type != "cpu" and device.index is not None:
-        torch.accelerator.set_device_index(device)
-
-
 def describe_device(device: torch.device) -> str:
     """``cpu``, or ``cuda:0 (NVIDIA H100)``: a CUDA device with the name of its model."""
     return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
@@ -59,7 +53,6 @@ def describe_device(device: torch.device) -> str:
 def computes_in_bf16(device: torch.device) -> bool:
     """Whether a CPU or a CUDA device computes in bf16 natively; of other devices this is not known."""
     if device.type == "cpu":  # it needs bf16 instructions, and PyTorch the library that uses them
-        # Older releases of PyTorch do not tell.
         capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
         has_instructions = capabilities.get("avx512_bf16") or capabilities.get("amx_bf16")
         return bool(has_instructions and torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
@@ -115,17 +108,16 @@ def cudnn_flags(*, benchmark: bool, tf32: bool | None = None) -> Iterator[None]:
         tf32: let convolutions round float32 to TF32; None changes nothing.
     """
     flags = torch.backends.cudnn
+    is_deterministic = flags.deterministic or torch.are_deterministic_algorithms_enabled()
+    changes: list[tuple[Any, str, object]] = [(flags, "benchmark", benchmark and not is_deterministic)]
+    if tf32 is not None:
+        operations = [flags.conv, flags.rnn] if hasattr(flags, "conv") else []  # since PyTorch 2.9
+        changes += [(operation, "fp32_precision", "tf32" if tf32 else "ieee") for operation in operations]
+        changes.append((flags, "allow_tf32", tf32))
     with contextlib.ExitStack() as stack:
-        stack.callback(setattr, flags, "benchmark", flags.benchmark)
-        flags.benchmark = benchmark and not (flags.deterministic or torch.are_deterministic_algorithms_enabled())
-        if tf32 is not None:
-            # Since PyTorch 2.9, a program can set precisions, which ``allow_tf32`` may then refuse to describe.
-            operations = [flags.conv, flags.rnn] if hasattr(flags, "conv") else []
-            for operation in operations:
-                stack.callback(setattr, operation, "fp32_precision", operation.fp32_precision)
-            with contextlib.suppress(RuntimeError):
-                stack.callback(setattr, flags, "allow_tf32", flags.allow_tf32)
-            flags.allow_tf32 = tf32
-            for operation in operations:
-                operation.fp32_precision = "tf32" if tf32 else "ieee"
+        for owner, name, _ in changes:
+            with contextlib.suppress(RuntimeError):  # PyTorch does not tell allow_tf32 if only one operation may round
+                stack.callback(setattr, owner, name, getattr(owner, name))
+        for owner, name, value in reversed(changes):  # allow_tf32 changes the precision of the operations
+            setattr(owner, name, value)
         yield

@@ -20,20 +20,12 @@ STATUS_FILE_VARIABLE = "POSENET_STATUS_FILE"
 """Environment variable with the file into which rank 0 writes its exit status."""
 PARENT_VARIABLE = "POSENET_PARENT"
 """Environment variable with the process that has started those of ``--nproc``."""
-PARENT_SECONDS = 1.0
-"""Time between two looks at whether that process is still there."""
-SHUTDOWN_SECONDS = 120
-"""Time in which processes can finish their step and save after a stop signal, or end after another one has failed."""
 CAUSES = {
     "SIGKILL": "the system or the scheduler does this without memory: lower data.workers or train.batch_size",
     "SIGABRT": "the lines above name the cause; NCCL does this when it has waited --timeout minutes for a rank",
     "SIGBUS": "shared memory was probably full: lower data.workers or provide more (docker run --shm-size=8g)",
 }
 """What is known about a process that a signal has ended, and the remedy."""
-FIRST_PORT, NUM_PORTS = 20000, 9000
-"""Ports at which jobs meet. Systems choose ports above 32768 for connections."""
-DEFAULT_PORT = 29500
-"""Where processes of one machine meet if their launcher gives their job no number; also the default of PyTorch."""
 _JOB_NUMBERS = "SLURM_JOB_ID SLURM_STEP_ID PMIX_NAMESPACE OMPI_MCA_ess_base_jobid HOROVOD_GLOO_RENDEZVOUS_PORT"
 """Variables that are the same in all processes of a job, and together differ between jobs."""
 
@@ -77,33 +69,28 @@ def rank_info(environment: Mapping[str, str]) -> RankInfo:
     launcher = _launcher(environment)
     if launcher is None:
         return RankInfo()
-    names = (launcher.rank, launcher.world_size, launcher.local_rank)
-    values = [environment.get(name) or "" for name in names]
-    if launcher.name == "srun" and not values[1]:
-        values[1] = environment.get("SLURM_NTASKS") or "1"  # of releases that do not count the processes of a step
+    values = {name: environment.get(name, "") for name in (launcher.rank, launcher.world_size, launcher.local_rank)}
+    rank, world_size, local_rank = values.values()
     try:
-        rank, world_size = int(values[0]), int(values[1])
-        local_rank = int(values[2]) if values[2] else None
-        if not (0 <= rank < world_size and 0 <= (local_rank or 0) < world_size):
+        info = RankInfo(int(rank), int(world_size), int(local_rank) if local_rank else None, launcher)
+        if not (0 <= info.rank < info.world_size and 0 <= (info.local_rank or 0) < info.world_size):
             raise ValueError
     except ValueError:
-        shown = ", ".join(f"{name}={value}" for name, value in zip(names, values))
+        shown = ", ".join(f"{name}={value}" for name, value in values.items())
         raise ConfigError(
             f"{shown}: a launcher numbers its processes from 0 and says how many there are; start all with one such as "
             "torchrun, or unset these variables"
         ) from None
-    return RankInfo(rank, world_size, local_rank, launcher)
+    return info
 
 
 def _launcher(environment: Mapping[str, str]) -> Launcher | None:
     """The launcher that has started this process."""
     for launcher in LAUNCHERS:
-        if launcher.name == "srun":
-            # Outside a step of a job, srun has started nothing: the variables are those of the job.
-            is_used = "SLURM_PROCID" in environment and "SLURM_STEP_ID" in environment
-        else:
-            is_used = bool(environment.get(launcher.rank)) or (environment.get(launcher.world_size) or "1") != "1"
-        if is_used:
+        # Outside a step of a job, srun has started nothing: the variables are those of the job.
+        is_possible = launcher.name != "srun" or "SLURM_STEP_ID" in environment
+        world_size = environment.get(launcher.world_size) or "1"
+        if is_possible and (environment.get(launcher.rank) or world_size != "1"):
             return launcher
     return None
 
@@ -116,24 +103,27 @@ def meeting_point(info: RankInfo, environment: Mapping[str, str]) -> tuple[str, 
     ``ConfigError`` if the address is not known, or the port is none.
     """
     assert info.launcher is not None
-    address, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
+    address, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
     if info.launcher.name != "torchrun":
-        nodes = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST")
+        nodes = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST") or ""
         is_local = environment.get(info.launcher.local_size) == str(info.world_size)
-        address = address or ("127.0.0.1" if is_local else first_host(nodes) if nodes else "")
+        address = address or ("127.0.0.1" if is_local else first_host(nodes))
         port = port or str(_port_of_job(environment))
-    if not address or not port or not port.isdecimal() or not 0 < int(port) < 2**16:
+    if not address or not port.isdecimal() or not 0 < int(port) < 2**16:
         raise ConfigError(
-            f"MASTER_ADDR={address or ''} MASTER_PORT={port or ''} does not say where the processes meet: set "
-            "the machine of rank 0 and a free port of it for all (mpirun -x MASTER_ADDR=HOST -x MASTER_PORT=29500)"
+            f"MASTER_ADDR={address} MASTER_PORT={port} does not say where the processes meet: set the machine of rank "
+            "0 and a free port of it for all (mpirun -x MASTER_ADDR=HOST -x MASTER_PORT=29500)"
         )
     return address, int(port)
 
 
 def _port_of_job(environment: Mapping[str, str]) -> int:
-    """A port that differs, but for one chance in thousands, between the jobs of a machine and the steps of a job."""
+    """A port that differs, but for one chance in thousands, between the jobs of a machine and the steps of a job.
+
+    It is below 32768, from where systems choose ports for connections; that of PyTorch if the job has no number.
+    """
     numbers = [environment[name] for name in _JOB_NUMBERS.split() if environment.get(name)]
-    return FIRST_PORT + zlib.crc32(" ".join(numbers).encode()) % NUM_PORTS if numbers else DEFAULT_PORT
+    return 20000 + zlib.crc32(" ".join(numbers).encode()) % 9000 if numbers else 29500
 
 
 def first_host(node_list: str) -> str:
@@ -151,7 +141,8 @@ def rank_of_process(environment: Mapping[str, str]) -> int:
 
 def is_restarted(environment: Mapping[str, str]) -> bool:
     """Whether torchrun has restarted the processes, or SLURM has requeued the job."""
-    return any(int(environment.get(name) or 0) > 0 for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"))
+    counts = map(environment.get, ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"))
+    return any(int(count or 0) > 0 for count in counts)
 
 
 def was_started_by_us(environment: Mapping[str, str]) -> bool:
@@ -174,7 +165,8 @@ def run_processes(count: int, arguments: Sequence[str]) -> int:
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SHUTDOWN_SECONDS))
+    # Seconds in which they can finish their step and save after a stop signal, or end after another one has failed.
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "120")
     if hasattr(signal, "SIGUSR1"):  # torchrun forwards only the other two
         signal.signal(signal.SIGUSR1, lambda *_: signal.raise_signal(signal.SIGTERM))
     with tempfile.TemporaryDirectory(prefix="posenet-") as folder:
@@ -203,22 +195,22 @@ def run_processes(count: int, arguments: Sequence[str]) -> int:
     return 0
 
 
-def stop_with_parent(environment: Mapping[str, str]) -> None:
+def stop_with_parent() -> None:
     """Let SIGTERM stop this process, which ``run_processes`` has started, when that has been killed.
 
     Otherwise the ranks would train on, and nobody would know of them.
     """
 
     def watch() -> None:
-        while os.getppid() == int(environment[PARENT_VARIABLE]):
-            time.sleep(PARENT_SECONDS)
+        while os.getppid() == int(os.environ[PARENT_VARIABLE]):
+            time.sleep(1)
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, daemon=True).start()
 
 
-def record_status(status: int, environment: Mapping[str, str] = os.environ) -> None:
+def record_status(status: int) -> None:
     """Leave the exit status of rank 0 for ``run_processes``, if that has started this process."""
-    path = environment.get(STATUS_FILE_VARIABLE)
-    if path and environment.get("RANK") == "0":
+    path = os.environ.get(STATUS_FILE_VARIABLE)
+    if path and os.environ.get("RANK") == "0":
         Path(path).write_text(str(status), encoding="utf-8")

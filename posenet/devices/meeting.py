@@ -68,7 +68,7 @@ def join_processes(info: RankInfo, timeout: timedelta, seconds: float) -> None:
         init_group(store=store)
 
     try:
-        call_within(seconds + 2 * FAREWELL_SECONDS, meet, f"the processes did not connect at {host}:{port}")
+        call_within(seconds + FAREWELL_SECONDS + 1, meet, f"the processes did not connect at {host}:{port}")
     except ConnectError as error:
         if (host, port) not in _stores:
             with contextlib.suppress(OSError):

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel, scatter
 
-from posenet.devices.device import make_current, parse_device, select_device
+from posenet.devices.device import parse_device, select_device
 from posenet.devices.launch import RankInfo, rank_info
 from posenet.devices.meeting import call_within, join_processes
 from posenet.devices.ranks import DEFAULT_TIMEOUT_MINUTES, Ranks
@@ -105,7 +105,7 @@ class DataParallelRuntime(Runtime):
         if indices is None:
             indices = range(torch.accelerator.device_count())
         self.devices = [select_device(f"{type}:{index}") for index in indices]
-        self.device = self.devices[0]
+        self.device = select_device(str(self.devices[0]))  # the current device is the one that was selected last
         try:
             scatter(torch.zeros(len(indices)), self.devices)
         except (RuntimeError, AttributeError) as error:  # only builds of PyTorch for CUDA and ROCm can do it
@@ -113,7 +113,6 @@ class DataParallelRuntime(Runtime):
                 f"DataParallel cannot use devices of type {type}, only CUDA devices; use posenet train-distributed "
                 f"--nproc {len(indices)}"
             ) from error
-        make_current(self.device)
 
     def wrap(self, module: nn.Module) -> nn.Module:
         if len(self.devices) == 1:
@@ -142,8 +141,6 @@ class DistributedRuntime(Runtime):
     for the other ranks; NCCL may end the process instead. ``ConfigError`` if the processes can never meet,
     ``ConnectError`` if they have not within ``meet_minutes`` (``timeout_minutes`` by default).
     """
-
-    _timeout = timedelta(minutes=DEFAULT_TIMEOUT_MINUTES)
 
     def __init__(self, timeout_minutes: float = DEFAULT_TIMEOUT_MINUTES, meet_minutes: float | None = None) -> None:
         self._timeout = timedelta(minutes=timeout_minutes)
@@ -178,8 +175,7 @@ class DistributedRuntime(Runtime):
         wrapped = DistributedDataParallel(
             super().wrap(module), process_group=self._device_group, gradient_as_bucket_view=True
         )
-        # BatchNorm statistics, which are broadcast before each validation. The constructor's argument for this has
-        # different names in different releases of PyTorch.
+        # BatchNorm statistics are broadcast before each validation. PyTorch renames the constructor's argument.
         wrapped.broadcast_buffers = False
         return wrapped
 
@@ -251,9 +247,9 @@ def device_of_rank(name: str, local_rank: int) -> torch.device:
             f"--device {device}: every process uses another device; give the type, {device.type}, and choose devices "
             "with CUDA_VISIBLE_DEVICES"
         )
-    device_count = torch.accelerator.device_count()
-    if local_rank >= device_count > 1:
+    count = torch.accelerator.device_count()
+    if local_rank >= count > 1:
         raise ConfigError(
-            f"local rank {local_rank} has no device: this machine has only {device_count}; start one process per device"
+            f"local rank {local_rank} has no device: this machine has only {count}; start one process per device"
         )
-    return select_device(f"{device.type}:{local_rank if device_count > 1 else 0}")
+    return select_device(f"{device.type}:{local_rank if count > 1 else 0}")

@@ -167,7 +167,7 @@ class TorchNetwork:
         import torch
 
         from posenet.devices.precision import autocast
-        from posenet.model.input_format import images_to_input
+        from posenet.model.layers import images_to_input
 
         with torch.inference_mode(), autocast(self.device, self.amp):
             channels_last = getattr(self.network, "channels_last", False)

@@ -1,6 +1,6 @@
-"""Building blocks: convolution with batch normalization, residual block, squeeze-and-excitation.
+"""The input format, and building blocks: convolution with batch normalization, residual block, squeeze-and-excitation.
 
-All of them map (N, C, h, w) floating-point tensors to (N, C', h, w). A convolution before a batch normalization has no
+All blocks map (N, C, h, w) floating-point tensors to (N, C', h, w). A convolution before a batch normalization has no
 bias, because the normalization subtracts it again.
 """
 
@@ -18,6 +18,15 @@ SQUEEZE_REDUCTION = 16
 
 MIN_CELLS_TO_TRANSPOSE = 2048
 """Cells of a batch of maps from which on a transposed convolution pays for summing its kernel in every step (CPUs)."""
+
+
+def images_to_input(images: Tensor, channels_last: bool = False) -> Tensor:
+    """Convert (N, H, W, 3) BGR uint8 images to the network's input, (N, 3, H, W) float32 in [0, 1].
+
+    The memory format of the result is contiguous or channels-last.
+    """
+    memory_format = torch.channels_last if channels_last else torch.contiguous_format
+    return images.permute(0, 3, 1, 2).to(torch.float32, memory_format=memory_format).div_(255)
 
 
 def make_activation() -> nn.LeakyReLU:

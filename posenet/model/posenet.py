@@ -9,13 +9,13 @@ In the shapes below, D is ``model.width``, and scale j has stride 4 << j and D +
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from posenet.model.hourglass import Hourglass
 from posenet.model.layers import ConvNorm, Residual, SqueezeExcite
 from posenet.settings import INPUT_MULTIPLE, NUM_SCALES, Config, ModelConfig
 
@@ -160,6 +160,32 @@ class Stack(nn.Module):
             levels = [level + residual for level, residual in zip(levels, residuals)]
         maps, features = zip(*(head(level) for head, level in zip(self.heads, levels)))
         return list(maps), list(features)
+
+
+class Hourglass(nn.Module):
+    """Downsample four times by 2, upsample again, and add skip connections at every resolution.
+
+    This is one level, which contains all coarser ones.
+
+    ``channels`` lists those of this level and of all coarser ones, at least two. Each level halves height and width.
+    """
+
+    def __init__(self, channels: Sequence[int]) -> None:
+        super().__init__()
+        fine, coarse = channels[:2]
+        self.skip = Residual(fine, fine)
+        self.down = Residual(fine, coarse)
+        self.inner = Hourglass(channels[1:]) if len(channels) > 2 else Residual(coarse, coarse)
+        self.up = Residual(coarse, fine)
+        self.smooth = ConvNorm(fine, fine, 3, upsample=True)
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        """The features (N, Cj, h >> j, w >> j) of every level j, fine to coarse, from x (N, C0, h, w)."""
+        skip = self.skip(x)  # (N, C0, h, w)
+        down = self.down(F.max_pool2d(x, 2))  # (N, C1, h/2, w/2)
+        coarser = self.inner(down) if isinstance(self.inner, Hourglass) else [self.inner(down)]
+        up = self.smooth(self.up(coarser[0]))  # (N, C0, h, w) from (N, C0, h/2, w/2)
+        return [skip + up, *coarser]
 
 
 class Head(nn.Module):

@@ -7,7 +7,7 @@ wrappers, such as ``module.``, are removed earlier, in ``posenet.checkpoints.wei
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from torch import Tensor
 
@@ -20,11 +20,6 @@ NamePair = tuple[str, str]
 """Our name of a module and the published one; ``#`` stands for the index of the stack."""
 
 _STACK_INDEX = re.compile(r"^(stacks|merges|hourglass|features|outs|merge_preds|merge_features)\.(\d+)\.")
-
-
-def is_published(names: Iterable[str]) -> bool:
-    """Whether any of these parameter names is a published one."""
-    return any(_rename(name.removeprefix(PREFIX), _PUBLISHED_TO_OURS) for name in names)
 
 
 def rename_to_ours(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

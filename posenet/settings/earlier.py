@@ -25,7 +25,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     },
 }
 """Defaults of the versions before 0.7, which hold for settings that are missing in checkpoints of them."""
-TRAINING_CONSTANTS: dict[str, Any] = {
+CONSTANTS: dict[str, Any] = {
     "augment.jitter_hue": [-10.0, 10.0],
     "augment.jitter_saturation": [-20.0, 60.0],
     "augment.jitter_value": [-20.0, 40.0],
@@ -46,9 +46,6 @@ TRAINING_CONSTANTS: dict[str, Any] = {
     "optim.restart_lr": 0.0,
     "optim.restart_step_epochs": 0,
     "distill.threshold": 0.2,
-}
-"""Settings before 0.7 that decide what a step computes, with the values that they have now as constants."""
-CONSTANTS = TRAINING_CONSTANTS | {
     "model.linear_std": 0.01,
     "data.max_unreadable": 0.01,
     "train.threads": 0,
@@ -62,7 +59,9 @@ CONSTANTS = TRAINING_CONSTANTS | {
     "tracking.smooth_cutoff": 0.5,
     "tracking.smooth_speed": 2.5,
 }
-"""All settings before 0.7 that are constants now."""
+"""Settings before 0.7 that are constants now, with the values that they have."""
+STEP_SECTIONS = ("augment.", "targets.", "loss.", "optim.", "distill.")
+"""Those of them decide what a step computes."""
 
 _log = logging.getLogger(__name__)
 
@@ -73,17 +72,17 @@ def upgrade(tables: Mapping[str, Any], source: str) -> dict[str, Any]:
     A log message names the settings that are left out, unless they have the value of today's constant.
     """
     upgraded: dict[str, Any] = copy.deepcopy(DEFAULTS)
-    ignored = []
     known = dataclasses.asdict(Config())
+    ignored = []
     for section, table in tables.items():
         if section not in known:
             ignored.append(str(section))
-        elif not isinstance(table, Mapping):
-            upgraded[section] = table
-        else:
-            upgraded.setdefault(section, {}).update({key: table[key] for key in table if key in known[section]})
+        elif isinstance(table, Mapping):
+            upgraded[section] = upgraded.get(section, {}) | {key: table[key] for key in table if key in known[section]}
             names = [f"{section}.{key}" for key in table if key not in known[section]]
             ignored += [name for name in names if name not in CONSTANTS or _differs(tables, name)]
+        else:
+            upgraded[section] = table
     if ignored:
         decides_people = any(name.startswith(("inference.", "tracking.")) for name in ignored)
         level = logging.WARNING if decides_people else logging.INFO
@@ -93,11 +92,12 @@ def upgrade(tables: Mapping[str, Any], source: str) -> dict[str, Any]:
 
 def require_same_constants(tables: Mapping[str, Any], path: Path) -> None:
     """``ConfigError`` if a step of the run of a checkpoint computed something else than it would now."""
-    changed = [f"{name} (now {value})" for name, value in TRAINING_CONSTANTS.items() if _differs(tables, name)]
-    if changed:
+    names = [name for name in CONSTANTS if name.startswith(STEP_SECTIONS) and _differs(tables, name)]
+    if names:
+        changed = ", ".join(f"{name} (now {CONSTANTS[name]})" for name in names)
         raise ConfigError(
-            f"{path} cannot be resumed: it was trained with other values of {', '.join(changed)}, which cannot be set "
-            "any more; start a new run with train.weights=FILE, or use the version that has saved it"
+            f"{path} cannot be resumed: it was trained with other values of {changed}, which cannot be set any more; "
+            "start a new run with train.weights=FILE, or use the version that has saved it"
         )
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
+from itertools import chain, zip_longest
 
 import numpy as np
 
@@ -239,8 +239,8 @@ def compare_names(names: Sequence[str], expected: Sequence[str]) -> str:
         "no": [repr(name) for name in expected if name not in names],
         "also": [repr(name) for name in names if name not in expected],
     }
-    first = next((name for name, other in zip(names, expected) if name != other), names[-1])
-    other_order = f"the same names in another order or number, from {first!r} on"
+    name, other = next(pair for pair in zip_longest(names, expected, fillvalue="") if pair[0] != pair[1])
+    other_order = f"the same names in another order or number: {name!r}, not {other!r}"
     return " and ".join(f"{word} {list_names(own)}" for word, own in texts.items() if own) or other_order
 
 

@@ -15,13 +15,15 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from posenet.annotations.adjustments import MAX_LINE
-from posenet.annotations.coco import describe_counts, read_document
+from posenet.annotations.coco import AnnotationFile, describe_counts, read_document
 from posenet.annotations.copies import groups_of_copies
-from posenet.annotations.main_persons import MIN_AREA, describe_others
+from posenet.annotations.main_persons import describe_others, select_main_persons
+from posenet.annotations.people import people_of
 from posenet.annotations.reader import read_annotation_file
 from posenet.annotations.skeleton_draft import SkeletonDraft, draft_skeleton
-from posenet.annotations.split import reduce_document
 from posenet.data.build import build_store
 from posenet.data.inspection import find_stored_files
 from posenet.data.store_list import count_background, open_data_sets
@@ -61,18 +63,26 @@ class StorePlan(NamedTuple):
     allow_overlap: bool  # of the images for validation and those for training
 
 
-class _Part(NamedTuple):
-    """The annotations of one split: as they are, then in the normal form."""
+class _Source(NamedTuple):
+    """The annotations of one split, as they are."""
 
     split: str  # train or val
-    path: Path  # of the document
+    path: Path
     document: dict[str, Any]
+    images: Path
+
+
+class _Part(NamedTuple):
+    """The annotations of one store, in the normal form."""
+
+    split: str
+    file: AnnotationFile
     images: Path
 
     @property
     def paths(self) -> dict[int, Path]:
         """The image files by id."""
-        return {image["id"]: self.images / str(image["file_name"]) for image in self.document["images"]}
+        return {image.id: self.images / image.file_name for image in self.file.images}
 
 
 def update_stores(plan: StorePlan, is_started: bool) -> tuple[Path, tuple[str, ...]]:
@@ -104,7 +114,7 @@ def update_stores(plan: StorePlan, is_started: bool) -> tuple[Path, tuple[str, .
     return sources[-1].images, tuple(read_input(plan.folder / WARNINGS_FILE).decode().splitlines())
 
 
-def _read_sources(plan: StorePlan) -> list[_Part]:
+def _read_sources(plan: StorePlan) -> list[_Source]:
     """The annotations for training and, if they are given, for validation."""
     sources = [_read_source(plan.train_file, "train", plan.images, plan.folder)]
     if is_yolo(plan.train_file) and plan.val_file in (None, plan.train_file):
@@ -123,7 +133,7 @@ def _read_sources(plan: StorePlan) -> list[_Part]:
     return sources
 
 
-def _read_source(file: Path, split: str, images: str | Path | None, folder: Path) -> _Part:
+def _read_source(file: Path, split: str, images: str | Path | None, folder: Path) -> _Source:
     """Read annotations in any format as a COCO-shaped document, which is written into the folder."""
     try:
         from posenet.annotations.importing.formats import read_annotations
@@ -131,16 +141,18 @@ def _read_source(file: Path, split: str, images: str | Path | None, folder: Path
         document, image_folder = read_document(file), Path(images or file.parent)
     else:
         frames = folder / f"{split}_frames"
-        document, image_folder, notes = read_annotations(file, images=images, split=split, frames=frames)
+        document, image_folder, notes = read_annotations(
+            file, images=images, split=split if is_yolo(file) else None, frames=frames
+        )
         for note in notes:
             line = f"{file.name}: {note}"
             _log.warning("%s", line if len(line) <= MAX_LINE else f"{line[: MAX_LINE - 4]} ...")
     output = folder / f"imported_{split}.json"
     write_atomically(output, json.dumps(document).encode())
-    return _Part(split, output, document, image_folder)
+    return _Source(split, output, document, image_folder)
 
 
-def _checksum(plan: StorePlan, sources: Sequence[_Part]) -> bytes:
+def _checksum(plan: StorePlan, sources: Sequence[_Source]) -> bytes:
     """A text that is another one if annotations, sizes or times of images, or the file of the skeleton have changed."""
     digest = hashlib.sha256(plan.exif_frame.encode())
     if plan.skeleton.exists():
@@ -154,21 +166,29 @@ def _checksum(plan: StorePlan, sources: Sequence[_Part]) -> bytes:
     return digest.hexdigest().encode()
 
 
-def _make_stores(plan: StorePlan, sources: list[_Part], known: Skeleton | None, is_started: bool) -> None:
+def _make_stores(plan: StorePlan, sources: Sequence[_Source], known: Skeleton | None, is_started: bool) -> None:
     """Read the annotations, draft the skeleton if there is none, split them if they are not, and build the stores."""
     warnings: list[str] = []
-    parts = [_normalise(plan, sources[0], known, warnings)]
-    draft = None if known else _draft(parts[0])
-    parts += [_normalise(plan, source, draft.skeleton if draft else known, warnings) for source in sources[1:]]
+    train = _read(plan, sources[0], known, warnings)
+    draft = None if known else _draft(train.file)
+    skeleton = draft.skeleton if draft else known
+    if draft and len(train.file.groups_of_names()) > 1:  # some may be the skeleton's, in another order
+        file, images = train.file, train.images
+        again = read_annotation_file(
+            file.path, skeleton, folder=images, exif_frame=plan.exif_frame, document=file.document
+        )
+        train = train._replace(file=again)
+    parts = [train, *(_read(plan, source, skeleton, warnings) for source in sources[1:])]
     trained = _find_trained_images(plan, parts) if is_started else frozenset()
     if len(parts) > 1 and not plan.allow_overlap:
         _refuse_overlap(parts[0], parts[1], trained)
     if draft:  # only now: the names may be corrected in either file
         _write_draft(draft, plan.skeleton, warnings)
     checksum = _checksum(plan, sources)  # before the builds, during which data may change
-    parts = parts if len(parts) > 1 else _split(parts[0], plan, trained)
+    skeleton = load_skeleton(plan.skeleton)
+    parts = parts if len(parts) > 1 else _split(train, skeleton, plan.folder, trained)
     for part in reversed(parts):  # the store for training last: until then, it says what was trained on
-        _build(part, plan, warnings)
+        _build(part, plan.folder, skeleton, warnings)
     write_atomically(plan.folder / WARNINGS_FILE, "".join(f"{line}\n" for line in warnings).encode())
     write_atomically(plan.folder / CHECKSUM_FILE, checksum)
 
@@ -198,8 +218,8 @@ def _refuse_overlap(train: _Part, val: _Part, trained: Collection[Path]) -> None
         )
 
 
-def _normalise(plan: StorePlan, source: _Part, skeleton: Skeleton | None, warnings: list[str]) -> _Part:
-    """Write annotations in the normal form, and log what that took; ``DataError`` if they contradict themselves."""
+def _read(plan: StorePlan, source: _Source, skeleton: Skeleton | None, warnings: list[str]) -> _Part:
+    """Read annotations in the normal form, and log what that took; ``DataError`` if they contradict themselves."""
     file = read_annotation_file(
         source.path,
         skeleton,
@@ -218,26 +238,23 @@ def _normalise(plan: StorePlan, source: _Part, skeleton: Skeleton | None, warnin
         lint = command_line("annotations", "lint", source.path, "--images", source.images)
         raise DataError(f"{source.path} contradicts itself ({codes}); {lint} lists where")
     warnings += [f"{source.split}: {line}" for line in said.report_lines()]
-    part = source._replace(path=plan.folder / f"{source.split}.json", document=file.document)
-    write_atomically(part.path, json.dumps(part.document).encode())
-    _log.info("Read %s: %s", source.path.name, describe_counts(part.document))
-    return part
+    _log.info("Read %s: %s", source.path.name, describe_counts(file.document))
+    return _Part(source.split, file, source.images)
 
 
-def _draft(train: _Part) -> SkeletonDraft:
+def _draft(file: AnnotationFile) -> SkeletonDraft:
     """Draft the skeleton of the category with most annotations; it is COCO's if the keypoints are COCO's."""
-    categories = {entry["id"]: entry for entry in train.document["categories"] if entry.get("keypoints")}
-    counts = Counter(entry["category_id"] for entry in train.document["annotations"])
-    ranked = [categories[number] for number, _ in counts.most_common() if number in categories]
-    others = [entry["name"] for entry in ranked if entry["keypoints"] != ranked[0]["keypoints"]]
+    counts = Counter(file.columns.category_rows.tolist())
+    ranked = [file.categories.parsed[row] for row, _ in counts.most_common() if file.categories.parsed[row].keypoints]
+    others = [category.name for category in ranked if category.keypoints != ranked[0].keypoints]
     try:
-        draft = draft_skeleton(train.path, ranked[0]["name"] if others else None)
+        draft = draft_skeleton(file, ranked[0].name if others else None)
     except DataError as error:
-        remedy = command_line("annotations", "skeleton", train.path, "--output", "mine.toml")
+        remedy = command_line("annotations", "skeleton", file.path, "--output", "mine.toml")
         raise DataError(f"{error}: {remedy}; then name that with model.skeleton=FILE.toml") from error
     if others:
         text = "Only %s is trained, not %s, which have other keypoints; to choose: annotations skeleton --category NAME"
-        _log.warning(text, ranked[0]["name"], list_names(list(dict.fromkeys(others))))
+        _log.warning(text, ranked[0].name, list_names(list(dict.fromkeys(others))))
     if draft.skeleton.file_names == COCO.file_names:
         coco = dataclasses.replace(COCO, category_id=draft.skeleton.category_id)
         return dataclasses.replace(draft, skeleton=coco, comments={})
@@ -259,31 +276,30 @@ def _write_draft(draft: SkeletonDraft, output: Path, warnings: list[str]) -> Non
         _log.warning("%s", warnings[-1])
 
 
-def _split(part: _Part, plan: StorePlan, trained: Collection[Path]) -> list[_Part]:
+def _split(part: _Part, skeleton: Skeleton, folder: Path, trained: Collection[Path]) -> list[_Part]:
     """Split off images for validation; a checksum of its name decides for each.
 
     They have a person to train on. Copies of one image stay together, and what was ``trained`` on stays in training.
     """
-    paths = part.paths
-    usable = _images_with(part.document, load_skeleton(plan.skeleton))
+    file, paths = part.file, part.paths
+    usable = _images_to_train_on(file, skeleton)
     groups = [group for group in groups_of_copies(paths) if usable & set(group)]
     if len(groups) < 2:
-        raise DataError(f"{part.path} has keypoints in {pluralize(len(groups), 'image')}; training needs two or more")
-    names = {image["id"]: image["file_name"] for image in part.document["images"]}
+        raise DataError(f"{file.path} has keypoints in {pluralize(len(groups), 'image')}; training needs two or more")
+    names = {image.id: image.file_name for image in file.images}
     new = [group for group in groups if not any(paths[image_id] in trained for image_id in group)]
     ranked = sorted((min(_rank(names[image_id]) for image_id in group), group) for group in new)
     if not ranked:
-        raise DataError(f"this run has trained on all images of {part.path}; name others for validation with val=FILE")
+        raise DataError(f"this run has trained on all images of {file.path}; name others for validation with val=FILE")
     count = max(sum(rank < VALIDATION_SHARE for rank, _ in ranked), 1)
     chosen = set(itertools.chain(*(group for _, group in ranked[: min(count, len(groups) - 1)])))
     text = "Split off %d of %s for validation, by a checksum of their names; --val FILE names your own"
     _log.info(text, len(chosen), pluralize(len(names), "image"))
-    parts = []
-    for split, ids in {"train": names.keys() - chosen, "val": chosen}.items():
-        path, document = plan.folder / f"{split}.json", reduce_document(part.document, ids)
-        write_atomically(path, json.dumps(document).encode())
-        parts.append(_Part(split, path, document, part.images))
-    return parts
+    is_chosen = np.array([image_id in chosen for image_id in names])
+    return [
+        part._replace(split="train", file=file.select(~is_chosen)),
+        part._replace(split="val", file=file.select(is_chosen)),
+    ]
 
 
 def _rank(name: str) -> float:
@@ -291,30 +307,26 @@ def _rank(name: str) -> float:
     return int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) / 2**32
 
 
-def _images_with(document: dict[str, Any], skeleton: Skeleton) -> set[int]:
-    """The ids of the images with a person to train on; where there are none, of all with labelled keypoints, so that
-    the build says what they lack."""
-    names = skeleton.file_names
-    used = {item["id"] for item in document["categories"] if tuple(item.get("keypoints") or ()) == names}
-    people = [entry for entry in document["annotations"] if entry["category_id"] in used and entry["num_keypoints"]]
+def _images_to_train_on(file: AnnotationFile, skeleton: Skeleton) -> set[int]:
+    """The ids of the images with a main person; where there are none, of all with labelled keypoints, so that the build
+    says what they lack."""
+    people_of_images = people_of(file, skeleton).people
     minimum = skeleton.min_labelled_keypoints
-    usable = {
-        entry["image_id"]
-        for entry in people
-        if entry["num_keypoints"] >= minimum and entry["area"] >= MIN_AREA and not entry["iscrowd"]
-    }
-    return usable or {entry["image_id"] for entry in people}
+    mains = {number for number, people in people_of_images.items() if select_main_persons(people, minimum)}
+    return mains or {number for number, people in people_of_images.items() if people.num_labelled.any()}
 
 
-def _build(part: _Part, plan: StorePlan, warnings: list[str]) -> None:
-    """Build the store of a split."""
+def _build(part: _Part, folder: Path, skeleton: Skeleton, warnings: list[str]) -> None:
+    """Write the annotations of a split, and build its store."""
+    path = folder / f"{part.split}.json"
+    file = dataclasses.replace(part.file, path=path)
+    write_atomically(path, json.dumps(file.document).encode())
     report = build_store(
         part.images,
-        part.path,
-        plan.folder / f"{part.split}.h5",
+        people_of(file, skeleton),
+        path.with_suffix(".h5"),
         overwrite=True,
-        skeleton=load_skeleton(plan.skeleton),
-        exif_frame=plan.exif_frame,
+        skeleton=skeleton,
         max_side=MAX_SIDE,
         background=True,
     )

@@ -7,8 +7,6 @@ before a step begins, and are the same on all ranks. docs/notes/reliability.md h
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,8 +14,7 @@ from statistics import median_low
 from typing import Any, Literal
 
 from posenet.messages import pluralize, truncate_for_message
-from posenet.settings import Config, GuardConfig, config_to_dict
-from posenet.settings.reading import TRAINING_CODE_KEYS
+from posenet.settings import GuardConfig
 
 MAX_SKIPS = 10
 """Steps skipped in a row after which the run returns to its last checkpoint: by chance, only single steps are bad."""
@@ -161,18 +158,3 @@ class BadStepPolicy:
             if not all(0 < value < math.inf for value in values):
                 raise ValueError(f"guard.{key} has values that are not positive or not finite")
             watched.values = values[-HISTORY:]
-
-
-def digest_of_inputs(config: Config, contents: Mapping[str, Any], world_size: int) -> str:
-    """Identifies what the size of losses depends on, other than the weights: the network, the data, the loss, the step.
-
-    ``contents`` are those of ``run_data.describe_contents`` and of the teacher; paths do not count.
-    """
-    tables = config_to_dict(config)
-    inputs = {name: tables[name] for name in ("model", "augment", "targets", "loss", "distill")}
-    inputs["data"] = {name: tables["data"][name] for name in ("framing", "background", "transform", "exif_frame")}
-    inputs["train"] = {name: tables["train"][name] for name in ("input_size", "batch_size", "amp", "freeze")}
-    names = ("data.train", "train.teacher", *(f"the code of {key}" for key in TRAINING_CODE_KEYS))
-    inputs["contents"] = {name: contents.get(name) for name in names}
-    inputs["step"] = {"world_size": world_size, "accumulate": config.optim.accumulate}
-    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from posenet.data.dataset import Batch, PoseDataset, training_set
 from posenet.data.loader import BatchLoader
-from posenet.data.sampler import TrainSampler, ValidationSampler
+from posenet.data.sampler import TrainSampler, validation_batches
 from posenet.data.store_list import StoreList
 from posenet.devices.device import supports_pinned_memory
 from posenet.devices.parallel import Runtime
@@ -28,25 +28,6 @@ MAX_NAMED_SAMPLES = 10
 """Unreadable samples of one batch that the log names; further ones are only counted."""
 
 _log = logging.getLogger(__name__)
-
-
-class SpeedMeter:
-    """Speed since the last reading."""
-
-    def __init__(self) -> None:
-        self.restart()
-
-    def restart(self) -> None:
-        self.samples = 0  # of this process
-        self.seconds_waited = 0.0  # for data
-        self._started_at = time.monotonic()
-
-    def read(self) -> dict[str, float]:
-        """Return samples per second and the share of the time spent waiting for data; then restart."""
-        seconds = max(time.monotonic() - self._started_at, 1e-9)
-        speed = {"samples_per_s": self.samples / seconds, "data_wait": self.seconds_waited / seconds}
-        self.restart()
-        return speed
 
 
 @dataclass(eq=False)
@@ -63,9 +44,9 @@ class StepBatches:
     epochs: int
 
     def __post_init__(self) -> None:
-        self.meter = SpeedMeter()
         self._batches: Iterator[Batch] = iter(())
         self._position = -1  # epoch * steps_per_epoch + step of the next step; -1 if nothing has started
+        self.restart_meter()
 
     @property
     def steps_per_epoch(self) -> int:
@@ -85,9 +66,22 @@ class StepBatches:
         self._position = position + 1
         started = time.monotonic()
         batches = list(itertools.islice(self._batches, self.accumulate))
-        self.meter.seconds_waited += time.monotonic() - started
-        self.meter.samples += sum(len(batch.images) for batch in batches)
+        self._seconds_waited += time.monotonic() - started
+        self._samples += sum(len(batch.images) for batch in batches)
         return batches
+
+    def restart_meter(self) -> None:
+        """Begin to measure the speed."""
+        self._samples = 0  # of this process
+        self._seconds_waited = 0.0  # for data
+        self._started_at = time.monotonic()
+
+    def read_speed(self) -> dict[str, float]:
+        """Samples per second of this process, and the share of the time that it waited for data; then restart."""
+        seconds = max(time.monotonic() - self._started_at, 1e-9)
+        speed = {"samples_per_s": self._samples / seconds, "data_wait": self._seconds_waited / seconds}
+        self.restart_meter()
+        return speed
 
     def close(self) -> None:
         """End the worker processes."""
@@ -145,18 +139,12 @@ def make_step_batches(config: Config, store: StoreList, runtime: Runtime) -> Ste
             step_size,
             sampler.epoch_length,
         )
-    loader = _make_loader(config, dataset, sampler, runtime)
+    loader = BatchLoader(dataset, sampler, config.data.workers, supports_pinned_memory(runtime.device))
     return StepBatches(loader, sampler, config.optim.accumulate, train.epochs)
 
 
 def make_validation_loader(config: Config, store: StoreList, runtime: Runtime) -> BatchLoader:
     """The validation batches of this rank, without augmentation."""
     dataset = PoseDataset(store, config.train.size, config.data.framing)
-    sampler = ValidationSampler(len(dataset), config.train.batch_size, runtime.rank, runtime.world_size)
-    return _make_loader(config, dataset, sampler, runtime)
-
-
-def _make_loader(
-    config: Config, dataset: PoseDataset, sampler: TrainSampler | ValidationSampler, runtime: Runtime
-) -> BatchLoader:
+    sampler = validation_batches(len(dataset), config.train.batch_size, runtime.rank, runtime.world_size)
     return BatchLoader(dataset, sampler, config.data.workers, supports_pinned_memory(runtime.device))

@@ -21,7 +21,7 @@ from posenet.data.store import Store
 from posenet.errors import CheckpointError, ConfigError
 from posenet.files import read_input, write_atomically
 from posenet.images import require_image_folder, write_image
-from posenet.inference.evaluation import Evaluation, evaluate
+from posenet.inference.evaluation import evaluate
 from posenet.messages import command_line, pluralize
 from posenet.settings import Config, load_config
 from posenet.settings.heights import nearest_height
@@ -30,7 +30,7 @@ from posenet.skeleton import COCO
 from posenet.training.annotations_to_stores import SKELETON_FILE, StorePlan, update_stores
 from posenet.training.find_annotations import find_annotations
 from posenet.training.run_settings import RUNS_FOLDER, name_of_run, require_weights_to_train
-from posenet.visualization.label_sheet import draw_label_sheet
+from posenet.visualization.sheets import draw_label_sheet
 
 SOURCE_FILE = "source.txt"
 """File with the path of the annotation file with which the run has begun."""
@@ -215,18 +215,11 @@ def conclude(data: PreparedData, progress: bool) -> None:
     # These import PyTorch, as the run has done.
     from posenet.checkpoints.file import read_checkpoint
     from posenet.training.log import DRAWINGS_FOLDER
-    from posenet.training.validation import digest_of_files
 
     folder = CheckpointFolder(data.folder)
     best = folder.best if folder.best.exists() else folder.last
-    state = read_checkpoint(best)
-    saved = state.get("evaluation")
-    evaluation: Evaluation | None
-    if saved and saved["files"] == digest_of_files(data.annotations, data.images):
-        evaluation = Evaluation(saved["metrics"], saved["images"], saved["min_score"])
-    else:
-        device = data.settings.train.device
-        evaluation = evaluate(best, data.images, data.annotations, progress=progress, device=device)
+    device = data.settings.train.device
+    evaluation = evaluate(best, data.images, data.annotations, progress=progress, device=device)
     if evaluation is None:  # a file without people is refused before the run
         return
     ap, count = evaluation.metrics["AP"], pluralize(evaluation.images, "image")
@@ -242,7 +235,7 @@ def conclude(data: PreparedData, progress: bool) -> None:
         _log.info("%s", advice)
     if ap < LOW_AP:
         _log.warning("Almost nothing is found: give more epochs (--epochs), or read posenet docs troubleshooting")
-    sheet = data.folder / DRAWINGS_FOLDER / f"epoch_{state['progress']['epoch']:04d}.jpg"
+    sheet = data.folder / DRAWINGS_FOLDER / f"epoch_{read_checkpoint(best)['progress']['epoch']:04d}.jpg"
     if sheet.exists():  # of the epoch after which the checkpoint was saved
         _log.info("Annotations beside what was found: %s", sheet)
     words = ["predict", "IMAGES", "--checkpoint", best, "--output", data.folder / "drawn"]

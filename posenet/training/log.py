@@ -9,17 +9,17 @@ import logging
 import logging.handlers
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 
 from posenet.checkpoints.folder import LOCK_FILE
 from posenet.errors import ConfigError, DataError, PosenetError
 from posenet.extensions import load_extension
 from posenet.files import write_atomically
+from posenet.images import write_image
 from posenet.messages import MessageFormatter, to_single_line
 from posenet.settings import Config, LogConfig, config_to_toml
 from posenet.settings.experiments import SETTINGS_FILE
@@ -82,46 +82,13 @@ class TrainingCallback:
         """The run has ended or was stopped, also by an error. Called if ``on_start`` returned."""
 
 
-class CallbackList:
-    """Calls several callbacks in turn. At the end of its context, it ends those that were started, the last first."""
-
-    def __init__(self, callbacks: Sequence[TrainingCallback]) -> None:
-        self._callbacks = list(callbacks)
-        self._started: list[TrainingCallback] = []
-        self._warned: list[TrainingCallback] = []
-
-    def __enter__(self) -> CallbackList:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._started.reverse()
-        self.call("on_end")
-
-    def start(self, config: Config, folder: Path) -> None:
-        """Call ``on_start`` of each, up to the first that raises an exception."""
-        for callback in self._callbacks:
-            callback.on_start(config, folder)
-            self._started.append(callback)
-
-    def call(self, method: str, *args: Any) -> None:
-        """Call another method of each; warn of the first exception of each."""
-        for callback in self._started:
-            try:
-                getattr(callback, method)(*args)
-            except Exception as error:  # the code of a user can raise anything
-                if callback not in self._warned:
-                    self._warned.append(callback)
-                    name, reason = type(callback).__name__, f"{type(error).__name__}: {error}"
-                    _log.warning("the callback %s failed, and training continues: %s", name, reason)
-
-
 def callbacks_of_run(settings: LogConfig) -> list[TrainingCallback]:
     """The logs of a run besides its text log: those whose packages are there, and those that ``log.callbacks`` names.
 
     A name stands for an object, or for a class or function that makes one from nothing. ``ConfigError`` if it cannot be
     imported, or stands for something else.
     """
-    logs: list[TrainingCallback] = [SettingsFile(), JsonLines(), DrawingFiles()]
+    logs: list[TrainingCallback] = [RunFiles()]
     if settings.tensorboard:
         try:
             importlib.import_module("torch.utils.tensorboard")
@@ -146,61 +113,52 @@ def callbacks_of_run(settings: LogConfig) -> list[TrainingCallback]:
     return logs
 
 
-class TextLog:
-    """Writes all messages of the package within this context to ``log.txt``, also those from before ``open``.
+@contextlib.contextmanager
+def text_log() -> Iterator[Callable[[Path], None]]:
+    """Keeps all messages of the package within this context; the function that it gives writes them to ``log.txt``.
 
-    An error that ends the context is written too, but only there: the caller reports it. The handlers that others have
-    installed get the messages that they would get without it.
+    It writes those so far and all later ones into a folder, and an error that ends the context, which the caller
+    reports. The handlers that others have installed get the messages that they would get without it.
     """
+    messages = logging.handlers.MemoryHandler(0)  # it remembers all messages until it has a target
+    messages.setLevel(logging.INFO)
+    level, shown_level = _package_logger.level, _package_logger.getEffectiveLevel()
+    others = [*_package_logger.handlers, *logging.getLogger().handlers]
+    files: list[logging.FileHandler] = []
 
-    def __init__(self) -> None:
-        self._handler = logging.handlers.MemoryHandler(0)  # it remembers all messages until it has a target
-        self._handler.setLevel(logging.INFO)
-        self._file: logging.FileHandler | None = None
-
-    def __enter__(self) -> TextLog:
-        self._previous_level = _package_logger.level
-        self._shown_level = _package_logger.getEffectiveLevel()
-        self._others = [*_package_logger.handlers, *logging.getLogger().handlers]
-        for handler in self._others:
-            handler.addFilter(self._is_shown)
-        _package_logger.setLevel(min(logging.INFO, self._shown_level))
-        _package_logger.addHandler(self._handler)
-        return self
-
-    def _is_shown(self, record: logging.LogRecord) -> bool:
+    def is_shown(record: logging.LogRecord) -> bool:
         """Whether a record would be logged without this context."""
-        return record.levelno >= self._shown_level or record.name.partition(".")[0] != _package_logger.name
+        return record.levelno >= shown_level or record.name.partition(".")[0] != _package_logger.name
 
-    def open(self, folder: Path) -> None:
-        """Write the messages so far and all later ones to ``folder/log.txt``."""
-        self._file = logging.FileHandler(folder / TEXT_LOG, encoding="utf-8")
-        self._file.setFormatter(MessageFormatter("%(asctime)s  %(mark)s%(message)s", "%Y-%m-%d %H:%M:%S"))
+    def open_file(folder: Path) -> None:
+        file = logging.FileHandler(folder / TEXT_LOG, encoding="utf-8")
+        file.setFormatter(MessageFormatter("%(asctime)s  %(mark)s%(message)s", "%Y-%m-%d %H:%M:%S"))
         # By default a full disk prints a traceback for every message. The other logs warn of it.
-        self._file.handleError = lambda record: None  # type: ignore[method-assign]
-        self._handler.setTarget(self._file)
-        self._handler.flush()
+        file.handleError = lambda record: None  # type: ignore[method-assign]
+        messages.setTarget(file)
+        messages.flush()
+        files.append(file)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        _package_logger.removeHandler(self._handler)
-        _package_logger.setLevel(self._previous_level)
-        for handler in self._others:
-            handler.removeFilter(self._is_shown)
-        if self._file is not None:
-            if isinstance(error, Exception):
-                text = str(error) if isinstance(error, PosenetError) else repr(error)
-                self._file.handle(logging.LogRecord(_log.name, logging.ERROR, "", 0, to_single_line(text), None, None))
-            self._handler.close()
+    for handler in others:
+        handler.addFilter(is_shown)
+    _package_logger.setLevel(min(logging.INFO, shown_level))
+    _package_logger.addHandler(messages)
+    try:
+        yield open_file
+    except Exception as error:
+        text = to_single_line(str(error) if isinstance(error, PosenetError) else repr(error))
+        for file in files:
+            file.handle(logging.LogRecord(_log.name, logging.ERROR, "", 0, text, None, None))
+        raise
+    finally:
+        _package_logger.removeHandler(messages)
+        _package_logger.setLevel(level)
+        for handler in others:
+            handler.removeFilter(is_shown)
+        messages.close()
+        for file in files:
             with contextlib.suppress(OSError):  # of a full disk
-                self._file.close()
-
-
-class SettingsFile(TrainingCallback):
-    """Writes all settings to ``settings.toml``, which is an experiment file."""
-
-    def on_start(self, config: Config, folder: Path) -> None:
-        start = "# All settings of a run; to compare it with another one: posenet config FOLDER OTHER_FOLDER\n\n"
-        write_atomically(folder / SETTINGS_FILE, (start + config_to_toml(config)).encode("utf-8", "surrogateescape"))
+                file.close()
 
 
 class MeasurementLog(TrainingCallback):
@@ -219,11 +177,20 @@ class MeasurementLog(TrainingCallback):
         raise NotImplementedError
 
 
-class JsonLines(MeasurementLog):
-    """Writes one line of ``log.jsonl`` for every measurement. Numbers that are not finite become null."""
+class RunFiles(MeasurementLog):
+    """Writes ``settings.toml``, an experiment, one line of ``log.jsonl`` for every measurement, and the drawings.
+
+    Numbers that are not finite become null.
+    """
 
     def on_start(self, config: Config, folder: Path) -> None:
+        start = "# All settings of a run; to compare it with another one: posenet config FOLDER OTHER_FOLDER\n\n"
+        write_atomically(folder / SETTINGS_FILE, (start + config_to_toml(config)).encode("utf-8", "surrogateescape"))
+        self.drawings = folder / DRAWINGS_FOLDER
         self.file = open(folder / LOG_FILE, "a", encoding="utf-8")  # noqa: SIM115
+
+    def on_drawing(self, step: int, name: str, image: np.ndarray) -> None:
+        write_image(self.drawings / f"{name}.jpg", image)
 
     def on_end(self) -> None:
         self.file.close()
@@ -241,18 +208,6 @@ def _without_nan(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_without_nan(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-class DrawingFiles(TrainingCallback):
-    """Writes every drawing as ``pictures/NAME.jpg``."""
-
-    def on_start(self, config: Config, folder: Path) -> None:
-        self.folder = folder / DRAWINGS_FOLDER
-
-    def on_drawing(self, step: int, name: str, image: np.ndarray) -> None:
-        encoded, jpeg = cv2.imencode(".jpg", image)
-        if encoded:
-            write_atomically(self.folder / f"{name}.jpg", jpeg.tobytes())
 
 
 class TensorBoard(MeasurementLog):

@@ -49,21 +49,19 @@ class TrainingResult:
     """Whether the run has ended because its scores did not become better any more (``train.patience``)."""
 
 
-@dataclass
 class TrainingLoop:
-    """The loops of a run, which can be interrupted at any step."""
+    """The loops of a run, as it was built or restored from a checkpoint, which can be interrupted at any step.
 
-    run: Run
-    """As it was built, or restored from a checkpoint."""
-    report: Report
-    stop_requested: Callable[[], bool]
-    """Whether a stop signal has arrived on this rank."""
-    max_steps: int
-    """Stop after this many steps since the start of the run; 0 does not stop."""
+    ``stop_requested`` says whether a stop signal has arrived on this rank; for ``max_steps`` see ``train``.
+    """
 
-    def __post_init__(self) -> None:
-        self.progress = self.run.progress
-        self._batch_norm = BatchNormStatistics(self.run.model)
+    def __init__(self, run: Run, report: Report, stop_requested: Callable[[], bool], max_steps: int) -> None:
+        self.run = run
+        self.report = report
+        self.stop_requested = stop_requested
+        self.max_steps = max_steps
+        self.progress = run.progress
+        self._batch_norm = BatchNormStatistics(run.model)
 
     def train(self) -> TrainingResult:
         """Train to the last epoch, to ``max_steps`` or to a stop signal.
@@ -76,32 +74,36 @@ class TrainingLoop:
             OtherRankError: one of these on another rank.
         """
         run, progress, num_epochs = self.run, self.progress, self.run.config.train.epochs
+        is_complete = True
         if progress.epoch >= num_epochs:
             done = pluralize(progress.epoch, "epoch")
             _log.info("%s has completed %s; --epochs with a larger number continues it", run.folder.path, done)
-            return self._result(finished=True)
-        while progress.epoch < num_epochs and not self._must_stop_early():
-            if not (self.train_one_epoch() and self.finish_epoch()):
+        else:
+            while is_complete and progress.epoch < num_epochs and not self._must_stop_early():
+                is_complete = self.train_one_epoch() and self.finish_epoch()
+            if not is_complete:
                 self.save()
-                run.writer.finish()
+            run.writer.finish()
+            if is_complete:
+                self.report.end()
+            else:
                 self.report.stopped(self._has_done_max_steps())
-                return self._result(stopped=not self._has_done_max_steps())
-        run.writer.finish()
         finished = progress.epoch >= num_epochs
-        scores = pluralize(progress.stale, "score")
-        why = (
-            f"Finished {pluralize(num_epochs, 'epoch')}"
-            if finished
-            else f"Stopped early after {scores} without a better one"
+        return TrainingResult(
+            folder=run.folder.path,
+            finished=finished,
+            epochs=progress.epoch,
+            steps=progress.total_steps,
+            best=progress.best_score,
+            stopped=not (is_complete or self._has_done_max_steps()),
+            stopped_early=is_complete and not finished,
         )
-        self.report.end(why)
-        return self._result(finished=finished, stopped_early=not finished)
 
     def train_one_epoch(self) -> bool:
         """Train from the current step to the end of the epoch; return False if the run was stopped before that."""
         run, progress, steps = self.run, self.progress, self.run.batches.steps_per_epoch
         set_train_mode(run.model)
-        run.batches.meter.restart()
+        run.batches.restart_meter()
         with self.report.epoch_bar() as bar:
             while progress.step < steps:
                 batches = self._take_batches()
@@ -114,8 +116,7 @@ class TrainingLoop:
                 progress.count_step(result.loss)
                 self._react(result, batches)
                 self.report.step(bar, lr)
-        # If a save is due, it happens here, before the validation. The answer is not needed: a validation asks again.
-        self._vote()
+        self._vote()  # if a save is due, it happens here; a validation asks again whether to stop
         return True
 
     def _take_batches(self) -> list[Batch] | None:
@@ -238,15 +239,16 @@ class TrainingLoop:
         self._batch_norm.write(statistics)
         run.model.eval()
         scores: dict[str, Any] = {"val_loss": None}
-        if run.validation_loader is not None:
+        if run.validation_batches is not None:
             scores["val_loss"] = validation_loss(
-                run.wrapped_model, run.validation_loader, run.runtime, self.stop_requested
+                run.wrapped_model, run.validation_batches, run.runtime, self.stop_requested
             )
         if run.coco_validation and (epoch % settings.evaluate_every == 0 or epoch == settings.epochs):
             coco_scores, drawing = run.coco_validation(self.stop_requested)
             scores |= coco_scores
             if drawing is not None:
-                self.report.drawing(epoch, drawing)
+                name = f"epoch_{epoch:04d}"
+                self.report.call("on_drawing", self.progress.total_steps, name, drawing)
         return scores
 
     def save(self, best: bool = False) -> bool:
@@ -256,10 +258,7 @@ class TrainingLoop:
         """
         if not self.run.runtime.is_main:
             return True
-        state = state_of(self.run)
-        if best and self.run.coco_validation is not None:
-            state["evaluation"] = self.run.coco_validation.evaluation
-        return self.run.writer.save(state, self.progress.total_steps, best)
+        return self.run.writer.save(state_of(self.run), self.progress.total_steps, best)
 
     def _save_before_failing(self) -> None:
         """Save the run before all ranks end with an error of the data. All ranks call this at the same step.
@@ -277,14 +276,3 @@ class TrainingLoop:
     def _must_stop_early(self) -> bool:
         """Whether the run has to stop early, because its scores have not become better for long enough."""
         return 0 < self.run.config.train.patience <= self.progress.stale
-
-    def _result(self, finished: bool = False, stopped: bool = False, stopped_early: bool = False) -> TrainingResult:
-        return TrainingResult(
-            folder=self.run.folder.path,
-            finished=finished,
-            epochs=self.progress.epoch,
-            steps=self.progress.total_steps,
-            best=self.progress.best_score,
-            stopped=stopped,
-            stopped_early=stopped_early,
-        )

@@ -36,14 +36,9 @@ or (N, ...), terms whose sum it is and whose means are logged."""
 def make_loss(config: Config) -> Loss:
     """The loss that ``loss.function`` names, else the focal L2 loss with its terms.
 
-    The name is that of a function ``loss(predictions, target, mask)``, or of a class whose objects are such functions;
-    it is called with the ``Config``, or its class method ``from_config`` is. Arguments and result are tensors on the
-    device of the batch:
-
-    * ``predictions[stack][scale]``: (N, C, h >> scale, w >> scale), in the precision of the network.
-    * ``target``: (N, C, h, w) float32 in [0, 1], the maps of the finest scale.
-    * ``mask``: (N, 1, h, w) or (N, C, h, w) float32; 1 where a cell is supervised, 0 where it is ignored.
-    * The result is (N,): the loss of every image; or (N, ...): terms whose sum it is.
+    The name is that of a function with the arguments of ``FocalL2Loss.forward``, or of a class whose objects are such
+    functions; it is called with the ``Config``, or its class method ``from_config`` is. The predictions have the
+    precision of the network; the result is (N,), the loss of every image, or (N, ...), terms whose sum it is.
 
     Raises:
         ConfigError: the name cannot be imported, or what it makes cannot be called or has parameters.
@@ -115,7 +110,11 @@ class FocalL2Loss(nn.Module):
         # writes memory in order, and the target is reordered once and not once for each stack.
         finest = predictions[0][0]
         is_channels_last = finest.is_contiguous(memory_format=torch.channels_last) and not finest.is_contiguous()
-        flatten = _flatten_channels_last if is_channels_last else _flatten_channels_first
+        order = (0, 2, 3, 1) if is_channels_last else (0, 1, 2, 3)
+
+        def flatten(maps: Tensor) -> Tensor:
+            return maps.permute(order).flatten(1)
+
         cells = self._cells(flatten(targets[0]), flatten(weights[0]))
         finest_sums = [self._cell_losses(flatten(scales[0]), *cells).sum(1) for scales in predictions]  # (N,) each
         # The coarser scales have a third of the cells of the finest. One copy joins those of all stacks, because an
@@ -146,7 +145,13 @@ class FocalL2Loss(nn.Module):
         targets = [target.float()]
         for _ in range(1, len(self.scale_weights)):
             targets.append(F.avg_pool2d(targets[-1], 2))
-        return targets, [self.channel_weights * _shrink_mask(mask_miss.float(), maps) for maps in targets]
+        mask, weights = mask_miss.float(), []
+        for maps in targets:
+            size = maps.shape[2:]
+            is_finest = mask.shape[2:] == size
+            small = mask if is_finest else F.interpolate(mask, size=size, mode="bilinear", align_corners=False)
+            weights.append(self.channel_weights * torch.where(small < 0.5, 0, small))
+        return targets, weights
 
     def _cells(self, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The target of some cells, 1 where it is foreground and 0 elsewhere, and their weight."""
@@ -171,23 +176,4 @@ def sum_per_image(terms: Tensor) -> Tensor:
 
 
 def _normalized(weights: Sequence[float]) -> Tensor:
-    """The weights divided by their sum."""
     return torch.tensor([weight / sum(weights) for weight in weights])
-
-
-def _flatten_channels_last(maps: Tensor) -> Tensor:
-    """(N, h * w * C) of (N, C, h, w) maps; a view if they are channels-last in memory."""
-    return maps.permute(0, 2, 3, 1).flatten(1)
-
-
-def _flatten_channels_first(maps: Tensor) -> Tensor:
-    """(N, C * h * w) of (N, C, h, w) maps; a view if they are contiguous."""
-    return maps.flatten(1)
-
-
-def _shrink_mask(mask_miss: Tensor, target: Tensor) -> Tensor:
-    """The mask at the resolution of ``target``; values below 0.5 become 0."""
-    small = mask_miss
-    if mask_miss.shape[2:] != target.shape[2:]:
-        small = F.interpolate(mask_miss, size=target.shape[2:], mode="bilinear", align_corners=False)
-    return torch.where(small < 0.5, 0, small)

@@ -6,10 +6,8 @@ import logging
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from tqdm import tqdm
 
@@ -20,7 +18,7 @@ from posenet.messages import pluralize
 from posenet.progress_bar import progress_bar
 from posenet.settings import Config
 from posenet.training.bad_steps import BadValue
-from posenet.training.log import CallbackList
+from posenet.training.log import TrainingCallback
 from posenet.training.optimizer import lr_factor
 from posenet.training.run import Run
 from posenet.training.run_data import describe_paths
@@ -42,23 +40,6 @@ def describe_lr(config: Config, runtime: Runtime) -> str:
     lr = " to ".join(f"{rate * lr_factor(optim, world_size):g}" for rate in rates)
     rule = f" x {pluralize(world_size, 'process', 'processes')}" if optim.scale_lr else ", not scaled"
     return f"learning rate {lr} ({key}{rule}) for steps of {samples} samples"
-
-
-def describe_run(run: Run) -> tuple[str, str]:
-    """Two lines: the network, the data and the length of a run; its validation and its folder."""
-    config, data = run.config, run.train_data
-    model = config.model
-    samples = data.num_images - count_background(data) if config.data.framing == "image" else len(data)
-    length = f"{pluralize(config.train.epochs, 'epoch')} of {pluralize(run.batches.steps_per_epoch, 'step')}"
-    validation = "no validation loss (data.val)" if run.val_data is None else "validation loss after every epoch"
-    if run.coco_validation is not None:
-        every = config.train.evaluate_every
-        validation += f", AP after every {pluralize(every, 'epoch').removeprefix('1 ')} and the last"
-    return (
-        f"Training {pluralize(model.stacks, 'stack')} of width {model.width} ({_num_parameters(run) / 1e6:.1f} M "
-        f"parameters) on {pluralize(samples, 'sample')} of {describe_paths(config.data.train)}, {length}",
-        f"The run is in {run.folder.path}; {validation}",
-    )
 
 
 def advise_on_network(run: Run) -> str:
@@ -86,15 +67,57 @@ def _num_parameters(run: Run) -> int:
     return sum(parameter.numel() for parameter in run.network.parameters())
 
 
-@dataclass
 class Report:
-    """Reports steps, epochs and the end of a run. All ranks call its methods, and rank 0 alone has callbacks."""
+    """Reports the start of a run, its steps and epochs, and its end. All ranks call it; rank 0 alone has callbacks.
 
-    run: Run
-    callbacks: CallbackList
-    says_next: bool
-    """Whether the last line names the next command, and ``--resume`` continues a stopped run. It is false for a run on
-    annotations, which the same command continues."""
+    ``says_next`` says whether the last line names the next command, and ``--resume`` continues a stopped run. It is
+    false for a run on annotations, which the same command continues.
+    """
+
+    def __init__(self, run: Run, callbacks: Sequence[TrainingCallback], says_next: bool) -> None:
+        self.run = run
+        self.callbacks = callbacks
+        self.says_next = says_next
+        self._started: list[TrainingCallback] = []
+        self._warned: list[TrainingCallback] = []
+
+    def describe_run(self) -> None:
+        """Log two lines: the network, the data and the length of the run; its validation and its folder."""
+        run, config, data = self.run, self.run.config, self.run.train_data
+        samples = data.num_images - count_background(data) if config.data.framing == "image" else len(data)
+        length = f"{pluralize(config.train.epochs, 'epoch')} of {pluralize(run.batches.steps_per_epoch, 'step')}"
+        _log.info(
+            f"Training {pluralize(config.model.stacks, 'stack')} of width {config.model.width} "
+            f"({_num_parameters(run) / 1e6:.1f} M parameters) on {pluralize(samples, 'sample')} of "
+            f"{describe_paths(config.data.train)}, {length}"
+        )
+        validation = "no validation loss (data.val)" if run.val_data is None else "validation loss after every epoch"
+        if run.coco_validation is not None:
+            every = config.train.evaluate_every
+            validation += f", AP after every {pluralize(every, 'epoch').removeprefix('1 ')} and the last"
+        _log.info("The run is in %s; %s", run.folder.path, validation)
+
+    def start(self) -> None:
+        """Call ``on_start`` of each callback, up to the first that raises an exception."""
+        for callback in self.callbacks:
+            callback.on_start(self.run.config, self.run.folder.path)
+            self._started.append(callback)
+
+    def call(self, method: str, *args: Any) -> None:
+        """Call another method of each callback; warn of the first exception of each."""
+        for callback in self._started:
+            try:
+                getattr(callback, method)(*args)
+            except Exception as error:  # the code of a user can raise anything
+                if callback not in self._warned:
+                    self._warned.append(callback)
+                    name, reason = type(callback).__name__, f"{type(error).__name__}: {error}"
+                    _log.warning("the callback %s failed, and training continues: %s", name, reason)
+
+    def close(self) -> None:
+        """End the callbacks that were started, the last first."""
+        self._started.reverse()
+        self.call("on_end")
 
     def epoch_bar(self) -> tqdm[Any]:
         """The bar over the steps of the current epoch."""
@@ -110,7 +133,7 @@ class Report:
         if progress.total_steps % run.config.log.every_steps and progress.step < run.batches.steps_per_epoch:
             return
         loss = progress.mean_loss
-        speed = run.batches.meter.read()
+        speed = run.batches.read_speed()
         speed["samples_per_s"] *= run.runtime.world_size
         bar.set_postfix_str(
             f"loss {math.nan if loss is None else loss:.2f}, lr {lr:.1e}, "
@@ -118,24 +141,20 @@ class Report:
         )
         means = {"terms": run.train_step.terms.read(), "gradient_norm": run.train_step.gradient_norm.read()}
         values = {"epoch": progress.epoch, "loss": loss, "lr": lr, **speed, **means, **self._memory()}
-        self.callbacks.call("on_step", progress.total_steps, values)
+        self.call("on_step", progress.total_steps, values)
 
     def skipped_step(self, bad: BadValue, image_ids: Sequence[int]) -> None:
         """Report the bad value of a skipped step, and its images."""
         step = self.run.progress.total_steps
         _log.warning("Step %d skipped: %s %g is %s; image ids %s", step, bad.name, bad.value, bad.reason, image_ids)
         values = {"name": bad.name, "value": str(bad.value), "limit": bad.limit, "reason": bad.reason}
-        self.callbacks.call("on_skip", step, values | {"image_ids": image_ids})
-
-    def drawing(self, epoch: int, image: np.ndarray) -> None:
-        """Report a sheet of drawings of a validation."""
-        self.callbacks.call("on_drawing", self.run.progress.total_steps, f"epoch_{epoch:04d}", image)
+        self.call("on_skip", step, values | {"image_ids": image_ids})
 
     def epoch(self, epoch: int, scores: dict[str, Any]) -> None:
         """Report the scores of an epoch, its losses, and what was wrong in it."""
         run, progress = self.run, self.run.progress
         values: dict[str, Any] = {"epoch": epoch, "train_loss": progress.mean_loss} | scores
-        self.callbacks.call("on_epoch", progress.total_steps, values)
+        self.call("on_epoch", progress.total_steps, values)
         texts = [f"{name} {values[name]:.4f}" for name in EPOCH_LINE_SCORES if values.get(name) is not None]
         if memory := self._memory():
             texts.append(f"memory {memory['memory_gib']:.1f} GiB ({memory['memory_share']:.0%} of the device's)")
@@ -166,14 +185,17 @@ class Report:
         position = f"step {progress.total_steps} (epoch {progress.epoch + 1})"
         _log.info("Stopped after %s, saved in %s; %s continues", position, self.run.folder.last, how)
 
-    def end(self, why: str) -> None:
+    def end(self) -> None:
         """Report why the run has ended, its best score, and the checkpoint to use."""
-        folder = self.run.folder
-        scores = [f"{name} {score:.4f}" for name, score in self.run.progress.best_score.items()]
+        run, progress, folder = self.run, self.run.progress, self.run.folder
+        why = f"Stopped early after {pluralize(progress.stale, 'score')} without a better one"
+        if progress.epoch >= run.config.train.epochs:
+            why = f"Finished {pluralize(run.config.train.epochs, 'epoch')}"
+        scores = [f"{name} {score:.4f}" for name, score in progress.best_score.items()]
         best = f"Best {scores[0]}: {folder.best}" if scores else f"The weights: {folder.last}"
         command = f"posenet predict IMAGES --checkpoint {folder.best if scores else folder.last}"
-        if self.run.config.model.network:
-            command += f" --set model.network={self.run.config.model.network}"
+        if run.config.model.network:
+            command += f" --set model.network={run.config.model.network}"
         _log.info("%s. %s%s", why, best, f"; next: {command}" if self.says_next else "")
 
     def _memory(self) -> dict[str, float]:

@@ -27,7 +27,7 @@ from posenet.training.freezing import names_to_freeze
 from posenet.training.optimizer import restore_optimizer
 from posenet.training.progress import Progress
 from posenet.training.run import Run
-from posenet.training.run_settings import Experiment, config_of_new_run, with_settings, with_warmup
+from posenet.training.run_settings import Experiment, config_of_new_run, with_settings
 
 Checkpoint = tuple[Path, dict[str, Any]]
 """The path and the content of a checkpoint."""
@@ -43,13 +43,28 @@ def find_checkpoint(folder: Path, resume: bool | str | Path, restarted: bool = F
     another run.
     """
     own = CheckpointFolder(folder)
+    found = None
     if restarted:
         _log.info("The launcher has started the run again: resuming from its newest checkpoint, if it has saved one")
-    found = own.newest_intact(lambda state: _has_resumed(state, resume)) if restarted else None
-    found = found or _read_requested(own, resume)
+        found = own.newest_intact(lambda state: _has_resumed(state, resume))
+    if found is None and resume is True:
+        found = own.newest_intact()
+        if found is None:
+            remedy = "to resume another one, use --resume FOLDER/last.pth"
+            _log.info("%s contains no checkpoint: starting a new run; %s", folder, remedy)
+    elif found is None and not isinstance(resume, bool):
+        path = Path(resume)
+        found = CheckpointFolder(path).newest_intact() if path.is_dir() else (path, read_checkpoint(path))
+        if found is None:
+            raise CheckpointError(
+                f"{path} contains no checkpoint to resume; give another one, or leave it out to start a new run"
+            )
     if found is None:
         if own.has_checkpoints():
-            raise another_run_error(folder)
+            raise CheckpointError(
+                f"{folder} already contains a run; continue it with resume=True, or choose another folder with "
+                "checkpoint.path=DIR"
+            )
         return None
     path, state = found
     for key in ("model", "optimizer", "scaler", "guard", "progress", "steps_per_epoch", "config"):
@@ -58,7 +73,9 @@ def find_checkpoint(folder: Path, resume: bool | str | Path, restarted: bool = F
                 f"{path} contains no run to resume (no {key}); fine-tune from it with train.weights=FILE"
             )
     if path.parent.resolve() != folder.resolve() and own.has_checkpoints():
-        raise another_run_error(folder, path)
+        raise CheckpointError(
+            f"{folder} contains another run than {path}; choose another folder with checkpoint.path=DIR"
+        )
     return found
 
 
@@ -70,38 +87,8 @@ def _has_resumed(state: Mapping[str, Any], resume: bool | str | Path) -> bool:
     return bool(progress.get("resumed", str(resume)) == str(resume))  # a version before 0.7 does not say it
 
 
-def another_run_error(folder: Path, resumed: Path | None = None) -> CheckpointError:
-    """The error for a folder with a run that this one does not continue; ``resumed`` is the checkpoint of this one."""
-    contents = f"contains another run than {resumed}" if resumed else "already contains a run"
-    remedy = "" if resumed else "continue it with resume=True, or "
-    return CheckpointError(f"{folder} {contents}; {remedy}choose another folder with checkpoint.path=DIR")
-
-
-def _read_requested(own: CheckpointFolder, resume: bool | str | Path) -> Checkpoint | None:
-    """The checkpoint that ``resume`` names; None for a new run."""
-    if resume is False:
-        return None
-    if resume is True:
-        found = own.newest_intact()
-        if found is None:
-            _log.info(
-                "%s contains no checkpoint: starting a new run; to resume another one, use --resume FOLDER/last.pth",
-                own.path,
-            )
-        return found
-    path = Path(resume)
-    if not path.is_dir():
-        return path, read_checkpoint(path)
-    found = CheckpointFolder(path).newest_intact()
-    if found is None:
-        raise CheckpointError(
-            f"{path} contains no checkpoint to resume; give another one, or leave it out to start a new run"
-        )
-    return found
-
-
 def config_of_run(
-    experiment: Experiment, overrides: Sequence[str], warmup: bool, folder: Path, checkpoint: Checkpoint | None
+    experiment: Experiment, overrides: Sequence[str], folder: Path, checkpoint: Checkpoint | None
 ) -> Config:
     """The settings of a run in a folder.
 
@@ -113,14 +100,13 @@ def config_of_run(
         ConfigError: the settings are not valid, or of another skeleton.
     """
     if checkpoint is None:
-        return config_of_new_run(experiment, overrides, warmup)
+        return config_of_new_run(experiment, overrides)
     path, state = checkpoint
     saved = config_of_checkpoint(state, path) or Config()
     require_same_constants(state["config"], path)
     # The folder may have moved since the checkpoint was written.
     saved = with_settings(saved, "checkpoint", path=str(path.parent))
     config = with_settings(load_config(experiment, overrides, base=saved), "checkpoint", path=str(folder))
-    config = with_warmup(config) if warmup else config
     if changes := saved.model.skeleton.changes_of_network(config.model.skeleton):
         raise ConfigError(
             f"{path} was trained for another skeleton than model.skeleton (other {', '.join(changes)}); keep that of "
@@ -141,9 +127,10 @@ def state_of(run: Run) -> dict[str, Any]:
     ``model`` has the weights that are used: the average of the weights if there is one. The trained weights are then in
     ``average``.
     """
-    state = {
+    weights, average = run.network.state_dict(), run.average
+    state: dict[str, Any] = {
         "format": FORMAT,
-        **_weights_of(run),
+        "model": weights,
         "optimizer": run.optimizer.state_dict(),
         "scaler": run.scaler.state_dict(),
         "guard": run.bad_steps.state(),
@@ -151,22 +138,17 @@ def state_of(run: Run) -> dict[str, Any]:
         "steps_per_epoch": run.batches.steps_per_epoch,
         "config": config_to_dict(run.config),
         "world_size": run.runtime.world_size,
-        "validation": run.validation,
+        "validation": run.validation_digest,
     }
     if run.model.teacher is not None:
         state["teacher"] = run.model.teacher.digest
+    if average is not None:
+        state["average"] = {"count": average.count, "epochs": average.epochs, "trained": {}}
+    if average is not None and average.count:
+        state["model"] = weights | average.values
+        trained = {name: weights[name] for name in average.values}
+        state["average"] |= {"kind": average.settings.kind, "trained": trained}
     return state
-
-
-def _weights_of(run: Run) -> dict[str, Any]:
-    weights, average = run.network.state_dict(), run.average
-    if average is None:
-        return {"model": weights}
-    saved = {"count": average.count, "epochs": average.epochs, "trained": {}}
-    if not average.count:
-        return {"model": weights, "average": saved}
-    saved["trained"] = {name: weights[name] for name in average.values}
-    return {"model": weights | average.values, "average": {"kind": average.settings.kind} | saved}
 
 
 def restore_run(run: Run, checkpoint: Checkpoint) -> None:
@@ -201,8 +183,10 @@ def restore_run(run: Run, checkpoint: Checkpoint) -> None:
     if not is_last(run, path) and not _has_best_of(run, state):
         run.progress.forget_scores()
     saved = state.get("validation")
-    is_digest = isinstance(saved, str) and len(saved) == len(run.validation)  # a version before 0.7 wrote another text
-    if run.progress.best_score and is_digest and saved != run.validation:
+    is_digest = isinstance(saved, str) and len(saved) == len(
+        run.validation_digest
+    )  # a version before 0.7 wrote another text
+    if run.progress.best_score and is_digest and saved != run.validation_digest:
         run.progress.forget_scores()
         _log.warning("The validation data have changed: the scores of earlier epochs count no more")
     position = f"epoch {run.progress.epoch + 1}, step {run.progress.step} of {run.batches.steps_per_epoch}"

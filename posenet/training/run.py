@@ -1,21 +1,17 @@
-"""A run: its parts, and the function that makes all of them from the settings."""
+"""A run: its parts, which are made from the settings."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
 import torch
-from torch import nn
-from torch.optim import Optimizer
 
 from posenet.checkpoints.folder import CheckpointFolder
 from posenet.checkpoints.weights import load_weights
 from posenet.checkpoints.writer import CheckpointWriter
-from posenet.data.loader import BatchLoader
 from posenet.data.store_list import StoreList
 from posenet.data.targets import TargetRenderer
 from posenet.devices.parallel import Runtime
@@ -24,20 +20,20 @@ from posenet.errors import ConfigError
 from posenet.model.build import build_network
 from posenet.model.posenet import PoseNet
 from posenet.settings import INPUT_MULTIPLE, Config
-from posenet.training.bad_steps import BadStepPolicy, digest_of_inputs
-from posenet.training.batches import StepBatches, make_step_batches, make_validation_loader
-from posenet.training.compare_ranks import require_same_run
+from posenet.training.bad_steps import BadStepPolicy
+from posenet.training.batches import make_step_batches, make_validation_loader
+from posenet.training.fingerprints import (
+    describe_contents,
+    describe_inputs,
+    digest_of_loss_inputs,
+    digest_of_validation,
+    require_same_run,
+)
 from posenet.training.freezing import freeze
 from posenet.training.loss import make_loss
 from posenet.training.optimizer import make_optimizer
 from posenet.training.progress import Progress
-from posenet.training.run_data import (
-    describe_contents,
-    digest_of_validation,
-    open_train_data,
-    open_val_data,
-    refuse_trained_images,
-)
+from posenet.training.run_data import open_train_data, open_val_data, refuse_trained_images
 from posenet.training.step import ModelWithLoss, TrainStep
 from posenet.training.teacher import load_teacher
 from posenet.training.validation import CocoValidation
@@ -46,55 +42,8 @@ from posenet.training.weight_averaging import WeightAverage
 _log = logging.getLogger(__name__)
 
 
-@dataclass
 class Run:
-    """The parts of a run."""
-
-    config: Config
-    runtime: Runtime
-    writer: CheckpointWriter
-    train_data: StoreList
-    val_data: StoreList | None
-    """None without ``data.val``."""
-    batches: StepBatches
-    """The training batches of this rank."""
-    validation_loader: BatchLoader | None
-    """The validation batches of this rank; None without ``data.val``."""
-    coco_validation: CocoValidation | None
-    """Computes the AP; None without images for it."""
-    model: ModelWithLoss
-    wrapped_model: nn.Module
-    """The model as the runtime has wrapped it: its gradients are averaged over all ranks."""
-    optimizer: Optimizer
-    scaler: torch.amp.GradScaler
-    average: WeightAverage | None
-    bad_steps: BadStepPolicy
-    train_step: TrainStep
-    validation: str
-    """A digest of the data for validation: scores on others do not compare."""
-    progress: Progress = field(default_factory=Progress)
-
-    @property
-    def folder(self) -> CheckpointFolder:
-        return self.writer.folder
-
-    @property
-    def network(self) -> PoseNet:
-        return self.model.network
-
-    def network_to_validate(self) -> contextlib.AbstractContextManager[None]:
-        """A context in which the network has the weights that are validated and saved as ``model``."""
-        return contextlib.nullcontext() if self.average is None else self.average.applied()
-
-    def close(self) -> None:
-        """End the data workers, and close the data."""
-        for part in (self.batches, self.validation_loader, self.train_data, self.val_data):
-            if part is not None:
-                part.close()
-
-
-def build_run(config: Config, runtime: Runtime, folder: Path, is_new: bool, max_steps: int) -> Run:
-    """Make the parts of a run at its start, on the device of the runtime.
+    """The parts of a run at its start, on the device of the runtime.
 
     Args:
         config: the settings, with values in place of "auto".
@@ -106,43 +55,48 @@ def build_run(config: Config, runtime: Runtime, folder: Path, is_new: bool, max_
         PosenetError: a setting or a file cannot be used, or differs between the ranks.
         OtherRankError: one of these on another rank.
     """
-    on_all = runtime.run_on_all  # for what may fail on some ranks only
-    train_data = on_all(lambda: open_train_data(config))
-    val_data = on_all(lambda: open_val_data(config, train_data))
-    network = on_all(lambda: _make_network(config, runtime, is_new))
-    model = build_model(config, network, runtime.device)
-    optimizer = on_all(lambda: make_optimizer(network, config.optim))
-    model.teacher = on_all(lambda: load_teacher(config, runtime.device))
-    coco_validation = on_all(lambda: _make_coco_validation(config, network, runtime, train_data))
-    batches = on_all(lambda: make_step_batches(config, train_data, runtime))
-    contents = describe_contents(config, train_data, val_data) | {"--max-steps": max_steps}
-    if model.teacher is not None:
-        contents["train.teacher"] = f"a file with the digest {model.teacher.digest[:8]}"
-    require_same_run(runtime, config, contents)
 
-    # From here on, all ranks have the weights of rank 0.
-    wrapped_model = runtime.wrap(model)
-    average = None if config.average.kind == "off" else on_all(lambda: WeightAverage(network, config.average))
-    scaler = make_grad_scaler(runtime.device, model.amp, config.train.loss_scale)
-    bad_steps = BadStepPolicy(config.guard, digest_of_inputs(config, contents, runtime.world_size))
-    return Run(
-        config=config,
-        runtime=runtime,
-        writer=CheckpointWriter(CheckpointFolder(folder, config.checkpoint.keep), config.checkpoint),
-        train_data=train_data,
-        val_data=val_data,
-        batches=batches,
-        validation_loader=None if val_data is None else make_validation_loader(config, val_data, runtime),
-        coco_validation=coco_validation,
-        model=model,
-        wrapped_model=wrapped_model,
-        optimizer=optimizer,
-        scaler=scaler,
-        average=average,
-        bad_steps=bad_steps,
-        validation=digest_of_validation(val_data, coco_validation.split if coco_validation else None),
-        train_step=TrainStep(wrapped_model, optimizer, scaler, bad_steps, runtime, config.optim.max_grad_norm),
-    )
+    def __init__(self, config: Config, runtime: Runtime, folder: Path, is_new: bool, max_steps: int) -> None:
+        on_all = runtime.run_on_all  # for what may fail on some ranks only
+        self.config = config
+        self.runtime = runtime
+        self.progress = Progress()
+        self.folder = CheckpointFolder(folder, config.checkpoint.keep)
+        self.writer = CheckpointWriter(self.folder, config.checkpoint)
+        self.train_data = train_data = on_all(lambda: open_train_data(config))
+        self.val_data = val_data = on_all(lambda: open_val_data(config, train_data))  # None without data.val
+        self.network = network = on_all(lambda: _make_network(config, runtime, is_new))
+        self.model = build_model(config, network, runtime.device)
+        self.optimizer = on_all(lambda: make_optimizer(network, config.optim))
+        self.model.teacher = on_all(lambda: load_teacher(config, runtime.device))
+        # What computes the AP; None without images for it.
+        self.coco_validation = coco = on_all(lambda: _make_coco_validation(config, network, runtime, train_data))
+        self.batches = on_all(lambda: make_step_batches(config, train_data, runtime))
+        self.validation_batches = None if val_data is None else make_validation_loader(config, val_data, runtime)
+
+        # The ranks are compared. From here on, all have the weights of rank 0.
+        contents = on_all(lambda: describe_contents(config, train_data, val_data, self.model.teacher, coco is not None))
+        inputs = describe_inputs(config, contents | {"--max-steps": max_steps})
+        require_same_run(runtime, inputs)
+        self.validation_digest = digest_of_validation(val_data, coco.split if coco else None)
+        self.wrapped_model = runtime.wrap(self.model)
+        is_averaged = config.average.kind != "off"
+        self.average = on_all(lambda: WeightAverage(network, config.average) if is_averaged else None)
+        self.scaler = make_grad_scaler(runtime.device, self.model.amp, config.train.loss_scale)
+        self.bad_steps = BadStepPolicy(config.guard, digest_of_loss_inputs(inputs, runtime.world_size))
+        self.train_step = TrainStep(
+            self.wrapped_model, self.optimizer, self.scaler, self.bad_steps, runtime, config.optim.max_grad_norm
+        )
+
+    def network_to_validate(self) -> contextlib.AbstractContextManager[None]:
+        """A context in which the network has the weights that are validated and saved as ``model``."""
+        return contextlib.nullcontext() if self.average is None else self.average.applied()
+
+    def close(self) -> None:
+        """End the data workers, and close the data."""
+        for part in (self.batches, self.validation_batches, self.train_data, self.val_data):
+            if part is not None:
+                part.close()
 
 
 def _make_network(config: Config, runtime: Runtime, is_new: bool) -> PoseNet:

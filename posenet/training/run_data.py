@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from posenet.annotations.coco import CocoImage
-from posenet.annotations.people import Split
-from posenet.data.inspection import describe_content, find_shared_images, find_stored_files
+from posenet.data.inspection import find_shared_images, find_stored_files
 from posenet.data.store_list import StoreList, count_background, open_data_sets
 from posenet.errors import DataError
-from posenet.extensions import digest_of_code
 from posenet.settings import Config, DataSetConfig, DataSets
-from posenet.settings.reading import TRAINING_CODE_KEYS
-from posenet.training.compare_ranks import describe_file
 from posenet.training.run_settings import require_data
 
 _SEPARATE_SPLITS = (
@@ -123,43 +114,3 @@ def describe_paths(setting: DataSets) -> str:
     """The files of ``data.train`` or ``data.val`` in a message."""
     items = [setting] if isinstance(setting, str) else setting
     return ", ".join(str(item.path if isinstance(item, DataSetConfig) else item) for item in items)
-
-
-def describe_contents(config: Config, train: StoreList, val: StoreList | None) -> dict[str, Any]:
-    """The contents of the data and of the user's code by setting, for ``require_same_run``.
-
-    Equal texts mean equal contents. The code is imported already.
-    """
-    contents = {"data.train": _describe_content(train)}
-    if val is not None:
-        contents["data.val"] = _describe_content(val)
-    if config.data.val_annotations:
-        contents["data.val_annotations"] = describe_file(config.data.val_annotations)
-    for section, _, key in (setting.partition(".") for setting in TRAINING_CODE_KEYS):
-        if name := getattr(getattr(config, section), key):
-            contents[f"the code of {section}.{key}"] = f"{name} with the digest {digest_of_code(name)}"
-    return contents
-
-
-def digest_of_validation(val: StoreList | None, split: Split | None) -> str:
-    """SHA-256, in hexadecimal, of the images and labels of the validation data, which are None if there are none.
-
-    Ids do not count: an import numbers all images anew when one is added.
-    """
-    digest = hashlib.sha256()
-    for data_set in val.sets if val is not None else ():
-        store = data_set.store
-        rows = np.stack([store.image_keys, store.records["label_crc"].astype(np.uint64)], axis=1)
-        digest.update(rows[np.lexsort(rows.T)].tobytes())
-    if split is not None:
-        names = {image.id: image.file_name for image in split.images}
-        labels = ("keypoints", "bbox", "area", "iscrowd")
-        people = sorted([names[entry["image_id"]], *(entry[label] for label in labels)] for entry in split.people)
-        digest.update(json.dumps([sorted(names.values()), people]).encode())
-    return digest.hexdigest()
-
-
-def _describe_content(stores: StoreList) -> str:
-    """The content of all stores of a setting, and the weights of several data sets."""
-    weights = [data_set.weight for data_set in stores.sets]
-    return describe_content(stores) + (f" and the weights {weights}" if len(weights) > 1 else "")

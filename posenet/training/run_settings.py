@@ -15,7 +15,7 @@ from typing import Any
 from posenet.checkpoints.named import find_weights
 from posenet.data.store_list import require_store_files
 from posenet.errors import CheckpointError, ConfigError, DataError
-from posenet.settings import Config, OptimConfig, load_config
+from posenet.settings import Config, load_config
 from posenet.settings.experiments import shipped_experiment
 
 RUNS_FOLDER = Path("checkpoints")
@@ -24,8 +24,6 @@ PLAIN_NAME = re.compile(
     "data|dataset|annotations|result|train|val(id)?|person_keypoints.*|_annotations.*", re.IGNORECASE
 )
 """What annotation files are called that are not told from others by their names: a run takes that of the folder."""
-RESUMED_ANNOTATIONS = "with annotations, a run continues in its folder; leave out resume=PATH"
-"""Error for annotations beside a checkpoint to resume."""
 
 Experiment = Config | str | Path | None
 """See above."""
@@ -95,19 +93,13 @@ def name_of_run(source: Path) -> str:
     return next((name for name in names if name and not PLAIN_NAME.fullmatch(name)), "run")
 
 
-def config_of_new_run(experiment: Experiment, overrides: Sequence[str], warmup: bool = False) -> Config:
-    """The settings, with a folder and, if ``warmup``, with the default warmup where they have none."""
+def config_of_new_run(experiment: Experiment, overrides: Sequence[str]) -> Config:
+    """The settings, with a folder."""
     config = load_config(experiment, overrides)
     if not config.checkpoint.path:
         name = Path(experiment).stem if isinstance(experiment, (str, Path)) else "run"
         config = with_settings(config, "checkpoint", path=str(RUNS_FOLDER / name))
-    return with_warmup(config) if warmup else config
-
-
-def with_warmup(config: Config) -> Config:
-    """The settings with the default warmup if they have none."""
-    epochs = config.optim.warmup_epochs or OptimConfig.warmup_epochs
-    return with_settings(config, "optim", warmup_epochs=epochs)
+    return config
 
 
 def with_settings(config: Config, section: str, **values: Any) -> Config:

@@ -24,7 +24,7 @@ from posenet.data.targets import TargetRenderer
 from posenet.devices.parallel import Runtime
 from posenet.devices.precision import Amp, autocast
 from posenet.errors import ConfigError
-from posenet.model.input_format import images_to_input
+from posenet.model.layers import images_to_input
 from posenet.model.posenet import PoseNet
 from posenet.training.bad_steps import BadStepPolicy, BadValue
 from posenet.training.freezing import batch_norm_layers

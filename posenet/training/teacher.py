@@ -16,7 +16,7 @@ from posenet.devices.precision import select_amp
 from posenet.errors import ConfigError
 from posenet.files import sha256_of
 from posenet.model.fused import FusedNetwork
-from posenet.settings import Config, TargetsConfig
+from posenet.settings import Config
 from posenet.training.loss import POSITIVE_THRESHOLD
 
 THRESHOLD = 0.2
@@ -104,22 +104,14 @@ def load_teacher(config: Config, device: torch.device) -> Teacher | None:
     size = config.distill.size or config.train.size
     message = "Teacher: %s, precision %s, input %d x %d; distill.weight %g where labels count"
     _log.info(message, name, amp, *size, config.distill.weight)
-    _warn_of_other_widths(teacher_config.targets, config.targets, config.train.size[0] / size[0])
-    return Teacher(
-        FusedNetwork(network, amp),
-        config.distill.weight,
-        config.distill.size,
-        sha256_of(find_weights(name)),
-    )
-
-
-def _warn_of_other_widths(teacher: TargetsConfig, student: TargetsConfig, scale: float) -> None:
-    """Warn if the teacher's maps, resized by ``scale``, are much wider or narrower than those of the labels."""
-    for name in ("keypoint_sigma", "part_sigma"):
-        width = getattr(teacher, name) * scale
-        wanted = getattr(student, name)
+    # The teacher's maps, resized, may be much wider or narrower than those of the labels.
+    for key in ("keypoint_sigma", "part_sigma"):
+        width = getattr(teacher_config.targets, key) * config.train.size[0] / size[0]
+        wanted = getattr(config.targets, key)
         if max(width / wanted, wanted / width) > MAX_SIGMA_RATIO:
             _log.warning(
-                f"the teacher's maps have a targets.{name} of {width:.3g} pixels of this network's input, and the "
-                f"labels {wanted:g}; set distill.input_size or targets.{name} so that they agree"
+                f"the teacher's maps have a targets.{key} of {width:.3g} pixels of this network's input, and the "
+                f"labels {wanted:g}; set distill.input_size or targets.{key} so that they agree"
             )
+    digest = sha256_of(find_weights(name))
+    return Teacher(FusedNetwork(network, amp), config.distill.weight, config.distill.size, digest)

@@ -11,7 +11,7 @@ import functools
 import logging
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -29,23 +29,21 @@ from posenet.errors import ConfigError
 from posenet.images import write_image
 from posenet.messages import to_single_line
 from posenet.progress_bar import hide_progress
-from posenet.settings import Config, TrainConfig
 from posenet.settings.heights import advise_on_height
 from posenet.training import from_annotations
 from posenet.training.find_annotations import are_annotations
 from posenet.training.log import (
     SAMPLES_FILE,
-    CallbackList,
-    TextLog,
     TrainingCallback,
     callbacks_of_run,
     refuse_files_of_others,
+    text_log,
 )
 from posenet.training.loop import TrainingLoop, TrainingResult
-from posenet.training.report import Report, advise_on_devices, advise_on_network, describe_lr, describe_run
+from posenet.training.report import Report, advise_on_devices, advise_on_network, describe_lr
 from posenet.training.resume import config_of_run, find_checkpoint, is_last, restore_run
-from posenet.training.run import Run, build_run
-from posenet.training.run_settings import RESUMED_ANNOTATIONS, Experiment, folder_of_run, with_settings
+from posenet.training.run import Run
+from posenet.training.run_settings import Experiment, folder_of_run, with_settings
 from posenet.visualization.sheets import sheet_of_samples
 
 _log = logging.getLogger(__name__)
@@ -74,7 +72,6 @@ def train(
     experiment: Experiment = None,
     prepare: bool = False,
     resume: bool | str | Path = False,
-    warmup: bool = False,
     max_steps: int = 0,
     callbacks: Sequence[TrainingCallback] = (),
     progress: bool = True,
@@ -103,7 +100,6 @@ def train(
         resume: True continues from the newest intact checkpoint of the run's folder, or starts a new run if there is
             none. A path is a checkpoint or the folder of a run. The settings in the checkpoint are kept, except those
             in an experiment file and in ``overrides``; a ``Config`` replaces them all.
-        warmup: if ``optim.warmup_epochs`` is 0, use its default.
         max_steps: stop after this many optimizer steps since the start of the run; 0 does not stop.
         callbacks: receive the measurements, in addition to the logs in the run's folder and to ``log.callbacks``.
         progress: whether to show progress bars.
@@ -129,7 +125,7 @@ def train(
         if not are_annotations(config):
             return None
         if not isinstance(resume, bool):
-            raise ConfigError(RESUMED_ANNOTATIONS)
+            raise ConfigError("with annotations, a run continues in its folder; leave out resume=PATH")
         data = from_annotations.prepare(config, pairs, experiment=experiment, **sources)
         if prepare:
             from_annotations.show_labels(data, "the same call without prepare=True")
@@ -143,68 +139,56 @@ def train(
 
     with runtime.explain_errors():
         data = runtime.broadcast_object(runtime.run_on_main(prepare_data))
-    if data is None:
-        if prepare or any(value is not None for value in (*sources.values(), experiment)):
+        if data is None and (prepare or any(value is not None for value in (*sources.values(), experiment))):
             raise ConfigError(
                 "images, val, val_images, experiment and prepare belong to annotations; give these as first argument"
             )
-        return _train_on_stores(config, pairs, resume, warmup, max_steps, callbacks, progress, runtime)
-    if prepare:
-        return TrainingResult(data.folder, finished=False, epochs=0, steps=0, best={})
-    with runtime.explain_errors():
-        chosen, pairs = runtime.broadcast_object(runtime.run_on_main(choose_experiment))
-    resume = data.is_started
-    result = _train_on_stores(chosen, pairs, resume, warmup, max_steps, callbacks, progress, runtime, says_next=False)
-    if runtime.is_main and (result.finished or result.stopped_early):
-        from_annotations.conclude(data, progress)
-    return result
+        if data is not None:
+            if prepare:
+                return TrainingResult(data.folder, finished=False, epochs=0, steps=0, best={})
+            config, pairs = runtime.broadcast_object(runtime.run_on_main(choose_experiment))
+            resume = data.is_started
 
-
-def _train_on_stores(
-    experiment: Experiment,
-    pairs: list[str],
-    resume: bool | str | Path,
-    warmup: bool,
-    max_steps: int,
-    callbacks: Sequence[TrainingCallback],
-    progress: bool,
-    runtime: Runtime,
-    says_next: bool = True,
-) -> TrainingResult:
-    """Train; the arguments are those of ``train`` and ``Report``."""
     with contextlib.ExitStack() as at_end:
         # What the run changes in its process: all threads share PyTorch's random numbers and the logs of the package.
         if not _training_thread.acquire(blocking=False):
             raise ConfigError("another thread of this process trains; train in another process, or afterwards")
         at_end.callback(_training_thread.release)
         stop_requested = at_end.enter_context(catch_stop_signals())
-        text_log = TextLog()
-        if runtime.is_main:
-            at_end.enter_context(text_log)
+        open_text_log = at_end.enter_context(text_log())
         at_end.enter_context(runtime.explain_errors())
         if not (progress and runtime.is_main):
             at_end.enter_context(hide_progress())
 
         # The settings, with those of the checkpoint, which rank 0 looks for. Nobody else writes into the folder from
         # here on.
-        folder = runtime.run_on_all(lambda: folder_of_run(experiment, pairs, resume))
+        folder = runtime.run_on_all(lambda: folder_of_run(config, pairs, resume))
         runtime.run_on_main(lambda: refuse_files_of_others(folder))
         runtime.run_on_main(lambda: at_end.enter_context(run_lock(folder)))
         restarted = is_restarted(os.environ)
         checkpoint = runtime.broadcast_object(runtime.run_on_main(lambda: find_checkpoint(folder, resume, restarted)))
-        config = runtime.run_on_all(lambda: config_of_run(experiment, pairs, warmup, folder, checkpoint))
-        runtime.select_device(config.train.device)
-        at_end.enter_context(_configured_pytorch(config.train))
-        config = _choose_mode(config, runtime)
+        settings = runtime.run_on_all(lambda: config_of_run(config, pairs, folder, checkpoint))
+        runtime.select_device(settings.train.device)
+        # All training batches have the same shape. The initial weights are drawn on the CPU, and nothing else draws
+        # from PyTorch's generators.
+        at_end.enter_context(torch.random.fork_rng(devices=[]))
+        at_end.enter_context(deterministic_algorithms(settings.train.deterministic))
+        at_end.enter_context(cudnn_flags(benchmark=True, tf32=settings.train.tf32))
+        torch.default_generator.manual_seed(settings.train.seed)
+        _log.info("%s; %s", describe_training_mode(runtime.device, settings.train), describe_lr(settings, runtime))
+        if advice := advise_on_devices(runtime, settings.train.device):
+            _log.info(advice)
+        # Values in place of "auto", so that a resumed run keeps them.
+        settings = with_settings(settings, "train", **select_training_mode(runtime.device, settings.train)._asdict())
 
         # The parts.
-        run = build_run(config, runtime, folder, checkpoint is None, max_steps)
+        run = Run(settings, runtime, folder, checkpoint is None, max_steps)
         at_end.callback(run.close)
-        logs = CallbackList(runtime.run_on_main(lambda: [*callbacks_of_run(config.log), *callbacks]) or [])
-        for line in describe_run(run):
-            _log.info(line)
+        own_logs = runtime.run_on_main(lambda: callbacks_of_run(settings.log)) or []
+        report = Report(run, [*own_logs, *callbacks] if runtime.is_main else [], says_next=data is None)
+        report.describe_run()
         network_advice = advise_on_network(run) if checkpoint is None else ""
-        for advice in filter(None, (network_advice, advise_on_height(config))):
+        for advice in filter(None, (network_advice, advise_on_height(settings))):
             _log.warning(advice)
         if checkpoint is not None:
             runtime.run_on_all(functools.partial(restore_run, run, checkpoint))
@@ -212,23 +196,25 @@ def _train_on_stores(
 
         # The files in the folder, which a run that is refused does not touch.
         status = runtime.run_on_main(lambda: at_end.enter_context(RunStatusFile(folder)))
-        at_end.enter_context(logs)
+        at_end.callback(report.close)
 
         def open_files() -> None:
-            text_log.open(folder)
-            logs.start(config, folder)
+            open_text_log(folder)
+            report.start()
             _draw_samples(run)
 
         runtime.run_on_main(open_files)
 
         # The loops over epochs and steps.
-        loop = TrainingLoop(run, Report(run, logs, says_next), stop_requested, max_steps)
+        loop = TrainingLoop(run, report, stop_requested, max_steps)
         if checkpoint is not None and not is_last(run, checkpoint[0]):
             loop.save()  # from now on, --resume continues this run, not another one of the folder
         checkpoint = None  # free the memory
         result = loop.train()
         if status is not None and result.stopped:
             status.final = "stopped"
+    if data is not None and runtime.is_main and (result.finished or result.stopped_early):
+        from_annotations.conclude(data, progress)
     return result
 
 
@@ -242,27 +228,3 @@ def _draw_samples(run: Run) -> None:
         _log.warning("%s is not drawn: %s", path, to_single_line(str(error) or repr(error)))
     else:
         _log.info("Training samples with their labels: %s", path)
-
-
-def _choose_mode(config: Config, runtime: Runtime) -> Config:
-    """The settings with values in place of "auto", so that a resumed run keeps them; the first lines of the log."""
-    _log.info("%s; %s", describe_training_mode(runtime.device, config.train), describe_lr(config, runtime))
-    if advice := advise_on_devices(runtime, config.train.device):
-        _log.info(advice)
-    return with_settings(config, "train", **select_training_mode(runtime.device, config.train)._asdict())
-
-
-@contextlib.contextmanager
-def _configured_pytorch(settings: TrainConfig) -> Iterator[None]:
-    """Within this context, PyTorch has the seed and the flags of the settings.
-
-    All training batches have the same shape. The initial weights are drawn on the CPU, and nothing else draws from
-    PyTorch's generators.
-    """
-    with (
-        torch.random.fork_rng(devices=[]),
-        deterministic_algorithms(settings.deterministic),
-        cudnn_flags(benchmark=True, tf32=settings.tf32),
-    ):
-        torch.default_generator.manual_seed(settings.seed)
-        yield

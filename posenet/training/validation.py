@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
-import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from posenet.annotations.coco import list_image_files
 from posenet.annotations.people import read_split
 from posenet.data.dataset import Batch
 from posenet.data.loader import BatchLoader
@@ -22,7 +18,6 @@ from posenet.devices.device import cudnn_flags
 from posenet.devices.parallel import Runtime
 from posenet.devices.signals import StopRequested
 from posenet.errors import DataError
-from posenet.files import read_input
 from posenet.inference.evaluation import (
     AnnotatedResult,
     ImageReading,
@@ -116,8 +111,6 @@ class CocoValidation:
         self.copy = None if config.model.network else build_network(config)
         """Without the layers of SyncBatchNorm, which cannot be copied; none of a network of the user, who may make
         it in any way."""
-        self.evaluation: dict[str, Any] | None = None
-        """The last one, for the checkpoint."""
         annotations, data = config.data.val_annotations, config.data
         self.split = read_split(annotations, None, config.model.skeleton, data.val_images, data.exif_frame)
         if not self.split.annotated:
@@ -132,20 +125,6 @@ class CocoValidation:
         num_drawn = NUM_DRAWN if runtime.is_main else 0
         self.drawn_indices = frozenset(with_people[:: max(1, len(with_people) // max(num_drawn, 1))][:num_drawn])
         self.has_logged_readings = False
-
-    def _predictor_now(self) -> Predictor:
-        """The predictor of ``posenet evaluate`` with the weights that the network has now."""
-        network: nn.Module = self.network
-        if self.copy is not None:
-            self.copy.load_state_dict(self.network.state_dict())
-            network = FusedNetwork(self.copy)
-        return Predictor(
-            network,
-            self.config.inference,
-            skeleton=self.config.model.skeleton,
-            device=self.runtime.device,
-            min_score=0.0,
-        )
 
     @cudnn_flags(benchmark=False)  # the images have many shapes
     def __call__(self, stop_requested: Callable[[], bool]) -> tuple[dict[str, float], np.ndarray | None]:
@@ -167,9 +146,6 @@ class CocoValidation:
             all_results = list(itertools.chain.from_iterable(rank_results))
             evaluation = compute_coco_metrics(all_results, self.split, self.config.model.skeleton)
             scores = evaluation.metrics
-            values = {name: getattr(evaluation, name) for name in ("metrics", "images", "min_score")}
-            data = self.config.data
-            self.evaluation = {"files": digest_of_files(data.val_annotations, data.val_images), **values}
             drawings = [tile for item in drawn for tile in self._draw(item, evaluation.min_score)]
             sheet = contact_sheet(drawings, columns=4 if len(drawings) > 4 else 2) if drawings else None
         return dict(self.runtime.broadcast_object(scores)), sheet
@@ -180,11 +156,17 @@ class CocoValidation:
 
         None if a stop is requested meanwhile.
         """
+        network: nn.Module = self.network
+        if self.copy is not None:
+            self.copy.load_state_dict(self.network.state_dict())
+            network = FusedNetwork(self.copy)
+        skeleton, device = self.config.model.skeleton, self.runtime.device
+        predictor = Predictor(network, self.config.inference, skeleton=skeleton, device=device, min_score=0.0)
         results: list[dict[str, Any]] = []
         readings: list[ImageReading] = []
         images = itertools.takewhile(lambda _: not stop_requested(), self.share)
         with (
-            contextlib.closing(predict_annotated_images(self._predictor_now(), images)) as predicted,
+            contextlib.closing(predict_annotated_images(predictor, images)) as predicted,
             progress_bar(title="predict", total=len(self.share)) as bar,
         ):
             for index, item in enumerate(predicted):
@@ -214,15 +196,6 @@ class CocoValidation:
             label_tile(truth_drawing, item.image.file_name, TILE_SIZE, f"truth: {truth_note}"),
             label_tile(predicted_drawing, "", TILE_SIZE, f"predicted: {predicted_note}"),
         ]
-
-
-def digest_of_files(annotations: str | Path, images: str | Path) -> str:
-    """That of an annotation file, and of the names, sizes and times of its images: an AP belongs to it."""
-    digest = hashlib.sha256(read_input(annotations))
-    for path in list_image_files(annotations, images):
-        status = os.stat(path)
-        digest.update(os.fsencode(f"{path} {status.st_size} {status.st_mtime_ns}"))
-    return digest.hexdigest()
 
 
 def _labelled_people(annotations: Sequence[dict[str, Any]], skeleton: Skeleton) -> dict[int, list[Person]]:

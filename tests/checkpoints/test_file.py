@@ -1,19 +1,26 @@
-"""Checkpoint files: safe reading, damaged and foreign files, atomic writing."""
+"""Checkpoint files: damaged and foreign ones are refused, nothing in them is run, and memory stays bounded."""
 
 from __future__ import annotations
 
 import errno
+import os
+import pickle
 import random
+import struct
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from posenet.checkpoints.file import read_checkpoint, write_checkpoint
-from posenet.checkpoints.weights import load_weights
+from posenet.checkpoints.weights import load_model, load_weights
 from posenet.errors import CheckpointError, DamagedCheckpointError
+from posenet.settings import config_to_dict, load_config
+from tests.helpers.malformed_inputs import try_all
 from tests.helpers.networks import tiny_network
 from tests.helpers.process_runs import find_differences
 
@@ -39,7 +46,7 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
         (lambda path: torch.save([1, 2, 3], path), "dictionary"),
         (lambda path: torch.save({"model": {}}, path), "no weights"),
         (lambda path: torch.save({"format": 99}, path), "format 99"),
-        (lambda path: path.mkdir(), "foreign.pth/last.pth"),
+        (lambda path: path.mkdir(), "not a file"),
         (lambda path: write_checkpoint(path / "best.pth", {}), "foreign.pth/best.pth"),
         (lambda path: None, "not a file"),
     ],
@@ -102,12 +109,11 @@ def test_files_of_other_programs_load(tmp_path: Path) -> None:
 def test_compressed_entries_and_two_of_one_name_are_refused(content: bytes, tmp_path: Path) -> None:
     twice, compressed = tmp_path / "twice.pth", tmp_path / "compressed.pth"
     twice.write_bytes(content)
-    with zipfile.ZipFile(twice, "a") as archive:
-        with zipfile.ZipFile(compressed, "w", zipfile.ZIP_DEFLATED) as target:
-            for name in archive.namelist():
-                target.writestr(name, archive.read(name))
+    with zipfile.ZipFile(twice, "a") as archive, zipfile.ZipFile(compressed, "w", zipfile.ZIP_DEFLATED) as target:
+        for name in archive.namelist():
+            target.writestr(name, archive.read(name))
         with pytest.warns(UserWarning, match="Duplicate name"):
-            archive.writestr(archive.namelist()[0], b"")
+            archive.writestr(name, b"")
     for path in (twice, compressed):
         with pytest.raises(DamagedCheckpointError, match=path.name):
             read_checkpoint(path)
@@ -127,3 +133,72 @@ def test_what_says_nothing_about_the_file_is_no_damage(
     with pytest.raises(CheckpointError, match="a.pth .*(Stale|memory)") as caught:
         read_checkpoint(path)
     assert not isinstance(caught.value, DamagedCheckpointError) and "\n" not in str(caught.value)
+
+
+class Call:
+    """Pickled, it is a call of any function; unpickled, that call is made."""
+
+    def __init__(self, function: Callable[..., Any], *args: Any) -> None:
+        self.call = function, args
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.call
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol", "ignore::DeprecationWarning", "ignore::UserWarning")
+def test_no_code_in_a_checkpoint_is_run(tmp_path: Path) -> None:
+    trace, path = tmp_path / "trace", tmp_path / "evil.pth"
+    system = Call(os.system, f"touch {trace}")
+    for evil in (system, Call(pickle.loads, pickle.dumps(system)), Call(Path.touch, trace)):
+        files: list[Callable[[], Any]] = [
+            lambda evil=evil: torch.save({"model": {"stem.weight": evil}}, path),
+            lambda evil=evil: torch.save({"model": evil}, path, _use_new_zipfile_serialization=False),
+            lambda evil=evil: path.write_bytes(pickle.dumps(evil)),
+            lambda: torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), path),
+        ]
+        for write in files:
+            write()
+            with pytest.raises(CheckpointError, match="evil.pth .*code"):
+                read_checkpoint(path)
+    assert not trace.exists()
+
+
+def zip_bomb(path: Path, state: dict[str, Any]) -> None:
+    torch.save(state, path)
+    with zipfile.ZipFile(path) as source:
+        entries = {name: source.read(name) for name in source.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as target:
+        for name, data in entries.items():
+            target.writestr(name, data + bytes(2**28) if "/data/" in name else data)
+
+
+def huge_tensor(path: Path, state: dict[str, Any]) -> None:
+    torch.save(state | {"model": {"a": torch.zeros(1).expand(2**40)}}, path)
+
+
+def huge_legacy_storage(path: Path, state: dict[str, Any]) -> None:
+    torch.save({"model": {"a": torch.zeros(1000003)}}, path, _use_new_zipfile_serialization=False)
+    count, huge = (b"J" + struct.pack("<I", number) for number in (1000003, 2**31 - 1))
+    data = path.read_bytes()
+    assert count in data
+    path.write_bytes(data.replace(count, huge))
+
+
+def billion_laughs(path: Path, state: dict[str, Any]) -> None:
+    """A list of ten lists of ten lists, and so on: a billion words, of which one exists."""
+    laugh: list[Any] = ["ha"] * 10
+    for _ in range(9):
+        laugh = [laugh] * 10
+    torch.save(state | {"format": laugh, "config": {"model": {"stacks": laugh}}}, path)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="children are limited as on Linux")
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("bomb", [zip_bomb, huge_tensor, huge_legacy_storage, billion_laughs])
+def test_a_checkpoint_takes_no_more_memory_than_it_has(tmp_path: Path, bomb: Callable[..., None]) -> None:
+    path = tmp_path / "bomb.pth"
+    config = config_to_dict(load_config(None, ["model.stacks=1", "model.width=16", "model.growth=2"]))
+    bomb(path, {"model": {"a": torch.zeros(3)}, "config": config})
+    assert path.stat().st_size < 10 * 2**20
+    findings = try_all(1, lambda _: load_model(path), max_growth=200 * 2**20)
+    assert findings.counts == {"refused": 1}, findings.faults or findings

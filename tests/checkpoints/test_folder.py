@@ -27,6 +27,10 @@ def save_steps(folder: CheckpointFolder, *steps: int) -> None:
         folder.save({"step": step}, step)
 
 
+def steps_of(folder: CheckpointFolder) -> list[int]:
+    return [int(path.stem.removeprefix("step-")) for path in folder.history()]
+
+
 def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path / "run", keep=2)
     assert not folder.has_checkpoints() and folder.newest_intact() is None
@@ -39,26 +43,21 @@ def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
     assert folder.has_checkpoints()
 
 
-def test_the_newest_intact_checkpoint_that_is_accepted_is_found(
+def test_the_newest_intact_checkpoint_that_is_accepted_is_found_and_the_best_where_all_newer_ones_are_damaged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = CheckpointFolder(tmp_path)
-    save_steps(folder, 1, 2, 3)
-    path, state = folder.newest_intact(lambda state: state["step"] < 3)
-    assert state["step"] == 2 and path.name == "step-00000002.pth"
+    folder.save({"step": 1}, 1, best=True)
+    save_steps(folder, 2, 3)
+    first, second, _ = folder.history()[::-1]
+    assert folder.newest_intact(lambda state: state["step"] < 3) == (second, {"step": 2})
     assert folder.newest_intact(lambda state: False) is None
     assert caplog.text == ""
     folder.last.write_bytes(b"damaged")  # the same file as step 3
-    path, state = folder.newest_intact()
-    assert state["step"] == 2 and path.name == "step-00000002.pth"
-    assert "last.pth" in caplog.text and "using" in caplog.text and "step-00000002.pth" in caplog.text
-
-
-def test_the_best_checkpoint_is_found_where_all_newer_ones_are_damaged(tmp_path: Path) -> None:
-    folder = CheckpointFolder(tmp_path, keep=1)
-    folder.save({"step": 1}, 1, best=True)
-    save_steps(folder, 2)
-    folder.last.write_bytes(b"damaged")  # the same file as step 2
+    assert folder.newest_intact() == (second, {"step": 2})
+    assert "last.pth" in caplog.text and f"using {second}" in caplog.text
+    second.write_bytes(b"damaged")
+    first.unlink()
     assert folder.newest_intact() == (folder.best, {"step": 1})
     folder.best.write_bytes(b"damaged")
     with pytest.raises(CheckpointError, match="every checkpoint"):
@@ -90,18 +89,18 @@ def test_checkpoints_are_ordered_by_step_whatever_their_times(tmp_path: Path) ->
         os.utime(path, (second, second))
     copy = CheckpointFolder(shutil.copytree(tmp_path, tmp_path / "copy"), keep=3)
     for found in (folder, copy):
-        assert [path.name for path in found.history()] == [f"step-{step:08d}.pth" for step in (110, 100, 90)]
+        assert steps_of(found) == [110, 100, 90]
         save_steps(found, 120)
-        assert [path.name for path in found.history()] == [f"step-{step:08d}.pth" for step in (120, 110, 100)]
+        assert steps_of(found) == [120, 110, 100]
         assert read_checkpoint(found.last)["step"] == 120
 
 
 def test_checkpoints_beyond_a_step_to_which_the_run_has_returned_are_the_oldest(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path, keep=3)
     save_steps(folder, 200, 300, 400, 210)
-    assert [path.name for path in folder.history()] == [f"step-{step:08d}.pth" for step in (210, 200, 400)]
+    assert steps_of(folder) == [210, 200, 400]
     save_steps(folder, 220, 230)
-    assert [path.name for path in folder.history()] == [f"step-{step:08d}.pth" for step in (230, 220, 210)]
+    assert steps_of(folder) == [230, 220, 210]
 
 
 def test_temporary_files_of_a_killed_process_are_deleted_and_never_written_to(tmp_path: Path) -> None:
@@ -126,9 +125,6 @@ def test_without_hard_links_last_and_best_are_copies(tmp_path: Path, monkeypatch
     folder = CheckpointFolder(tmp_path)
     folder.save({"step": 1}, 1, best=True)
     assert read_checkpoint(folder.last) == read_checkpoint(folder.best) == {"step": 1}
-
-
-# The lock
 
 
 def test_a_second_process_is_refused_until_the_first_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,9 +153,6 @@ def test_a_start_waits_for_data_workers_that_end_after_their_trainer(
         threading.Timer(0.3, os.kill, (pid, signal.SIGKILL)).start()
         with run_lock(tmp_path):
             pass
-
-
-# The status
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
@@ -44,19 +45,10 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[WeightsHost]:
     """A server with ``PUBLISHED``, named "tiny" on the web and "drive" on Google Drive."""
     with weights_host(PUBLISHED) as host:
         redirect_google_drive(monkeypatch, host)
-        monkeypatch.setitem(NAMED_WEIGHTS, "tiny", NamedWeights("CC0", url=f"{host.address}/tiny.pth"))
-        monkeypatch.setitem(
-            NAMED_WEIGHTS, "drive", NamedWeights("CC0", f"https://drive.google.com/file/d/{DRIVE_ID}/view")
-        )
+        addresses = {"tiny": f"{host.address}/tiny.pth", "drive": f"https://drive.google.com/file/d/{DRIVE_ID}/view"}
+        for name, url in addresses.items():
+            monkeypatch.setitem(NAMED_WEIGHTS, name, NamedWeights("", license="CC0", url=url))
         yield host
-
-
-def fetch(name: str = "tiny") -> Path:
-    return fetch_weights(name, NAMED_WEIGHTS[name], progress=False)
-
-
-def cached(name: str = "tiny") -> Path:
-    return cached_path(name, NAMED_WEIGHTS[name])
 
 
 def test_weights_are_downloaded_once_and_every_way_to_load_them_accepts_the_name(
@@ -70,18 +62,18 @@ def test_weights_are_downloaded_once_and_every_way_to_load_them_accepts_the_name
     assert not load_weights(tiny_network(stacks=1), "tiny").missing
     assert import_weights("tiny", tmp_path / "ours.pth").model.stacks == 1
     assert host.requests == ["/tiny.pth"]
-    assert f"Downloading tiny from {host.address}/tiny.pth to {cached()}; licence: CC0" in caplog.text
+    assert f"Downloading tiny from {host.address}/tiny.pth to {cached_path('tiny')}; licence: CC0" in caplog.text
 
 
 def test_a_file_of_google_drive_is_downloaded_through_its_confirmation_page(host: WeightsHost) -> None:
-    assert fetch("drive").read_bytes() == PUBLISHED
+    assert fetch_weights("drive").read_bytes() == PUBLISHED
     assert [request.partition("?")[0] for request in host.requests] == ["/uc", "/download"]
 
 
 def test_without_gdown_the_package_is_named(host: WeightsHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gdown", None)
     with pytest.raises(CheckpointError, match=r"pip install 'simplepose\[weights\]'"):
-        fetch("drive")
+        fetch_weights("drive")
 
 
 class Code:
@@ -100,7 +92,7 @@ def test_a_wrong_file_is_refused_and_not_kept(host: WeightsHost, name: str, data
         find_weights(name)
     assert "\n" not in str(error.value)
     assert os.listdir() == []  # the code of the last file was not run
-    assert {path.suffix for path in cached(name).parent.iterdir()} <= {".lock"}
+    assert {path.suffix for path in cached_path(name).parent.iterdir()} <= {".lock"}
     host.data = PUBLISHED
     assert find_weights(name).read_bytes() == PUBLISHED
 
@@ -110,28 +102,29 @@ def test_a_download_that_fails_is_one_line_and_leaves_nothing(
 ) -> None:
     host.status = 404
     with pytest.raises(CheckpointError, match="tiny .*404"):
-        fetch()
+        fetch_weights("tiny")
     host.status = 200
-    assert not cached().exists()
-    assert fetch().read_bytes() == PUBLISHED
-    monkeypatch.setitem(NAMED_WEIGHTS, "tiny", NamedWeights("CC0", url="http://127.0.0.1:9/tiny.pth"))
+    assert not cached_path("tiny").exists()
+    assert fetch_weights("tiny").read_bytes() == PUBLISHED
+    monkeypatch.setitem(NAMED_WEIGHTS, "tiny", NamedWeights("", license="CC0", url="http://127.0.0.1:9/tiny.pth"))
     with pytest.raises(CheckpointError, match="http://127.0.0.1:9/tiny.pth .*refused"):
-        fetch()
+        fetch_weights("tiny")
 
 
 @pytest.mark.parametrize("name", ["tiny", "drive"])
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no full device")
-def test_a_full_disk_is_one_line_that_names_the_folder(host: WeightsHost, name: str) -> None:
-    path = cached(name)
-    path.parent.mkdir(parents=True)
-    path.with_name(f"{path.name}.download").symlink_to("/dev/full")
-    with pytest.raises(CheckpointError, match=f"{name} .*{path.parent}: No space left.*POSENET_HOME"):
-        fetch(name)
+def test_a_full_disk_is_one_line_that_names_the_folder(
+    host: WeightsHost, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    full = contextlib.nullcontext("/dev/full")
+    monkeypatch.setattr("posenet.checkpoints.named.atomic_replacement", lambda path: full)
+    with pytest.raises(CheckpointError, match=f"{name} .*{cached_path(name).parent}: No space left.*POSENET_HOME"):
+        fetch_weights(name)
 
 
 def test_one_of_several_callers_downloads_and_the_others_wait(host: WeightsHost) -> None:
     paths: list[Path] = []
-    threads = [threading.Thread(target=lambda: paths.append(fetch())) for _ in range(5)]
+    threads = [threading.Thread(target=lambda: paths.append(fetch_weights("tiny"))) for _ in range(5)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -163,7 +156,7 @@ def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: py
         ("POSENET_HOME", "/home", Path("/home/weights")),
     ):
         monkeypatch.setenv(name, value)
-        assert cached("simplepose").parent == folder
+        assert cached_path("simplepose").parent == folder
 
 
 @pytest.mark.skipif(os.name == "nt", reason="the list of users is that of POSIX")

@@ -181,9 +181,3 @@ def test_bad_input_is_reported_in_one_line_with_status_2_and_nothing_is_written(
     assert expected in message
     assert message.count("\n") == 1
     assert sorted(Path().rglob("*")) == before
-
-
-@pytest.mark.parametrize("arguments", ["--workers 0", "--limit 0", "--max-unreadable 2"])
-def test_numbers_out_of_range_are_rejected(arguments: str) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        build("a.h5", arguments)

@@ -10,19 +10,7 @@ from pathlib import Path
 import pytest
 
 from posenet.cli.main import TOOLS, make_parser, run_tool
-from posenet.cli.options import fraction, input_files, minutes, positive_int, seconds, with_dashes
-
-
-@pytest.mark.parametrize(
-    "words, expected",
-    [
-        ("--max_steps=a_b --check_this a_b", "--max-steps=a_b --check-this a_b"),
-        ("--scales 1 -- --set_x a", "--scales 1 -- --set_x a"),
-        ("x --set d_e.f_g=h", "x --set d_e.f_g=h"),
-    ],
-)
-def test_names_of_flags_get_dashes(words: str, expected: str) -> None:
-    assert with_dashes(words.split()) == expected.split()
+from posenet.cli.options import fraction, input_files, minutes, positive_int, seconds
 
 
 def test_a_flag_takes_several_values_together_or_one_by_one() -> None:

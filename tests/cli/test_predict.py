@@ -18,11 +18,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from posenet.cli.main import make_parser, run_tool
+from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from posenet.images import read_image, write_image
 from posenet.inference.media.sources import Frame, Source
-from posenet.inference.outputs.output_files import PredictionOptions
 from posenet.inference.outputs.summary import PredictionSummary
 from posenet.inference.result import Result
 from posenet.person import Person
@@ -76,13 +75,6 @@ def clip() -> Path:
     return write_clip(Path("clip.mp4"))
 
 
-def test_flags_and_arguments_have_the_same_defaults() -> None:
-    flags = vars(make_parser("predict", "posenet").parse_args(["photo.jpg"]))
-    options = vars(PredictionOptions())
-    assert options.keys() - flags.keys() == {"smooth", "keypoint_score", "numbers"}
-    assert all(flags[name] == default for name, default in options.items() if name in flags)
-
-
 def test_images_are_drawn_and_people_written(
     predict: Predict, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -132,24 +124,15 @@ def test_the_summary_names_at_most_five_unreadable_sources_and_counts_tracked_pe
 def test_files_that_the_tool_did_not_write_are_kept_without_overwrite(
     predict: Predict, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    precious = Path("precious.json")
-    precious.write_text("mine")
+    Path("precious.json").write_text("mine")
     write_image(Path("keep/a.png"), GREY)
-    for words, name in (
-        (["--json", precious], "precious.json"),
-        (["--output", "keep"], "a.png"),
-        (["--csv", precious], "precious.json"),
-    ):
+    for words, name in ((["--json", "precious.json"], "precious.json"), (["--output", "keep"], "a.png")):
         assert predict("photos", *words) == 2
         error = capsys.readouterr().err
         assert f"{name} exists" in error and "--overwrite" in error and error.count("\n") == 1
-    assert precious.read_text() == "mine" and np.array_equal(read_image("keep/a.png"), GREY)
-    assert predict("photos", "--json", precious, "--output", "keep", "--overwrite") == 0
+    assert Path("precious.json").read_text() == "mine" and np.array_equal(read_image("keep/a.png"), GREY)
+    assert predict("photos", "--json", "precious.json", "--output", "keep", "--overwrite") == 0
     assert len(read_json("precious.json")) == 3
-    Path("link").symlink_to("photos")
-    for folder in ("photos", "link"):
-        assert predict("photos", "--output", folder, "--overwrite") == 2
-        assert "would replace an input" in capsys.readouterr().err
 
 
 def test_an_input_of_any_kind_is_never_replaced(
@@ -158,6 +141,7 @@ def test_an_input_of_any_kind_is_never_replaced(
     Path("mine.toml").write_text("[inference]\nheight = 64\n")
     Path("list.txt").write_text("photos/a.png\n")
     os.link("photos/a.png", "a.jsonl")
+    Path("link").symlink_to("photos")
     Path("b.csv").symlink_to("photos/b.png")
     before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
     for words in (
@@ -165,6 +149,8 @@ def test_an_input_of_any_kind_is_never_replaced(
         ["photos", "--set", "model.skeleton='mine.toml'", "--csv", "mine.toml"],
         ["photos", "--json", "a.jsonl"],
         ["photos", "--csv", "b.csv"],
+        ["photos", "--output", "photos"],
+        ["photos", "--output", "link"],
         ["photos", "--csv", spot_file],
     ):
         assert predict(*words, "--overwrite") == 2

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
-import json
 import random
 import shutil
 import signal
@@ -142,21 +140,6 @@ def test_a_cut_line_and_the_frames_of_an_unfinished_video_are_written_again(
     path.write_bytes(kept[cut] if isinstance(cut, str) else whole[:-cut])
     assert predict(*names, "--json", path, "--resume") == 0
     assert path.read_bytes() == whole
-
-
-def test_parts_of_a_list_give_the_people_of_the_whole(
-    predict: Predict, inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = [f"{path}\n" for path in sorted(inputs.glob("0*.png")) if path.stem != "007b"]
-    assert predict(*map(str.strip, names), "--json", tmp_path / "whole.jsonl") == 0
-    for number, part in enumerate((names[:7], names[7:])):
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("".join(part).encode())))
-        assert predict("-", "--json", tmp_path / f"{number}.jsonl") == 0
-    whole, *parts = (
-        [json.loads(line)["people"] for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()]
-        for name in ("whole", 0, 1)
-    )
-    assert whole == parts[0] + parts[1] and len(whole) == 20 and sum(map(len, whole)) > 10
 
 
 def test_several_processes_of_a_launcher_are_refused(

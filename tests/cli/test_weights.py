@@ -20,7 +20,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WeightsHos
     monkeypatch.setenv("POSENET_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     with weights_host(data) as host:
-        entry = NamedWeights("CC0", url=f"{host.address}/mine.pth", description="a tiny network")
+        entry = NamedWeights("a tiny network", license="CC0", url=f"{host.address}/mine.pth")
         monkeypatch.setitem(NAMED_WEIGHTS, "mine", entry)
         yield host
 

@@ -14,7 +14,6 @@ import torch
 
 from posenet.data.augment import (
     BORDER_COLOUR,
-    NUM_RANDOM_NUMBERS,
     Augmentation,
     cover_square,
     random_numbers,
@@ -31,8 +30,7 @@ COVERED = AugmentConfig(cutout_probability=1.0)
 
 def augmentations(count: int, config: AugmentConfig = AugmentConfig()) -> list[Augmentation]:
     """Random augmentations, always the same ones."""
-    rng = np.random.default_rng(0)
-    return [Augmentation.from_random_numbers(rng.random(NUM_RANDOM_NUMBERS), config) for _ in range(count)]
+    return [Augmentation.draw(config, seed=0, epoch=0, index=index) for index in range(count)]
 
 
 @pytest.mark.parametrize("case", MEASURED["cases"], ids=lambda case: f"{case['degree']:.1f}")

@@ -106,8 +106,7 @@ def test_a_run_with_batches_of_nobody_has_a_finite_loss(paths: dict[str, Path], 
     assert all(tensor.isfinite().all() for tensor in weights(tmp_path / "run").values())
     text = (tmp_path / "run" / "log.txt").read_text()
     assert "Images without people: 7, 80 of them per epoch" in text and " on 20 samples of " in text
-    log = (tmp_path / "run" / "log.jsonl").read_text()
-    assert "NaN" not in log and "Infinity" not in log
+    assert "NaN" not in (tmp_path / "run" / "log.jsonl").read_text()
 
 
 def test_several_sets_share_their_images_of_nobody(paths: dict[str, Path], tmp_path: Path) -> None:
@@ -129,15 +128,14 @@ def test_a_store_of_images_of_nobody_alone_is_trained_on_beside_one_of_people(
     coco = write_images(tmp_path / "images", content), write_annotations(tmp_path / "a.json", content)
     with pytest.raises(DataError, match=r"a.json has only images without annotations; background=True stores"):
         build_store(*coco, tmp_path / "a.h5", progress=False)
-    words = ["build-hdf5", "--images", str(coco[0]), "--background", "--stats", "--output", str(tmp_path / "b.h5")]
+    nobody = tmp_path / "b.h5"
+    words = ["build-hdf5", "--images", str(coco[0]), "--background", "--stats", "--output", str(nobody)]
     assert main(words) == 0  # a folder alone
     assert "background    3 images" in capsys.readouterr().out
-    with Store(tmp_path / "b.h5") as store:
+    with Store(nobody) as store:
         assert len(store) == 0 and count_background(store) == 3
         assert all(decode_masks(store.read_record(row))[1].all() for row in range(3))
-    assert main([*words, "--overwrite", "--unlabelled"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-    both = (str(paths["without"]), str(tmp_path / "b.h5"))
+    both = (str(paths["without"]), str(nobody))
     with open_data_sets(both, None) as stores:
         assert stores.sample_counts("person", 0.2) == [(20, 20), (0, 0), (3, 5)]
         drawn = Counter(ids_of(stores, epoch_keys(stores, 0.2, 1)))
@@ -146,10 +144,9 @@ def test_a_store_of_images_of_nobody_alone_is_trained_on_beside_one_of_people(
     same = {"train": paths["without"], "val": paths["without"]}
     assert train_tiny(same, tmp_path / "run", *settings, max_steps=3).steps == 3
     assert "Data set without: 20 samples, 20 of them per epoch\n" in (tmp_path / "run" / "log.txt").read_text()
-    with pytest.raises(DataError, match=r"b.h5 contains only images without people; name a store with people too"):
-        train_tiny({"train": tmp_path / "b.h5", "val": paths["without"]}, tmp_path / "alone")
-    with pytest.raises(DataError, match=r"b.h5 contains only images without people; .*: data.val = "):
-        train_tiny({"train": paths["without"], "val": tmp_path / "b.h5"}, tmp_path / "alone", "data.allow_overlap=true")
+    for split in ("train", "val"):
+        with pytest.raises(DataError, match=r"b.h5 contains only images without people"):
+            train_tiny(same | {split: nobody}, tmp_path / "alone", "data.allow_overlap=true")
 
 
 @pytest.mark.parametrize("value", ["-0.1", "1", "1.5"])

@@ -95,10 +95,7 @@ def test_with_and_without_workers_the_same_samples_are_replaced(damaged_store: P
     )
     assert same_batches(loaded_by_workers, batches)
     faults = [fault for batch in batches for fault in batch.faults]
-    assert faults
-    for fault in faults:
-        assert "copy.h5: image " in fault
-        assert "do not match the checksum" in fault
+    assert faults and all("copy.h5: image " in fault and "do not match the checksum" in fault for fault in faults)
 
 
 def test_the_next_readable_sample_replaces_an_unreadable_one(damaged_store: Path) -> None:

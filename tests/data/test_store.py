@@ -37,33 +37,33 @@ def read_all(store: Store) -> list[bytes]:
     return [record.image_bytes.tobytes() + record.joints.tobytes() for record in records]
 
 
-class TestRoundTrip:
-    def test_records_are_read_as_written(self, path: Path, records: list[Record]) -> None:
-        with Store(path) as store:
-            assert (store.num_images, store.num_people, len(store)) == (3, 6, 5)
-            assert store.image_ids.tolist() == [7, 3, 5]
-            for row, record in enumerate(records):
-                found = store.read_record(row)
-                assert_same(found, record)
-                assert found.joints.dtype == np.float32
-            assert store.samples.tolist() == [[0, 0], [0, 1], [1, 0], [2, 0], [2, 1]]
-            for bad in (-1, 3):
-                with pytest.raises(IndexError):
-                    store.read_record(bad)
-        arrays = [array.nbytes for r in records for array in (r.image_bytes, r.person_mask, r.mask_miss, r.joints)]
-        assert path.stat().st_size < sum(arrays) + 20_000, "a tiny store has no padding"
+def test_records_are_read_as_written(path: Path, records: list[Record]) -> None:
+    with Store(path) as store:
+        assert (store.num_images, store.num_people, len(store)) == (3, 6, 5)
+        assert store.image_ids.tolist() == [7, 3, 5]
+        for row, record in enumerate(records):
+            found = store.read_record(row)
+            assert_same(found, record)
+            assert found.joints.dtype == np.float32
+        assert store.samples.tolist() == [[0, 0], [0, 1], [1, 0], [2, 0], [2, 1]]
+        for bad in (-1, 3):
+            with pytest.raises(IndexError):
+                store.read_record(bad)
+    arrays = [array.nbytes for r in records for array in (r.image_bytes, r.person_mask, r.mask_miss, r.joints)]
+    assert path.stat().st_size < sum(arrays) + 20_000, "a tiny store has no padding"
+    with pytest.raises(DataError, match="tiny.h5 is closed; open it again"):  # the descriptor may be another file's
+        store.read_record(0)
 
-    def test_a_long_run_of_a_mask_and_a_name_that_is_not_utf_8_are_kept(self, tmp_path: Path) -> None:
-        mask = np.zeros((300, 400), np.uint8)
-        mask[:, 1:399] = 1
-        name = os.fsdecode(b"caf\xe9.jpg")
-        record = make_record(1, 1, 300, 400)._replace(person_mask=encode_mask(mask), file_name=name)
-        with Store(write_store(tmp_path / "a.h5", [record])) as store:
-            found = store.read_record(0)
-            masks = decode_masks(found)
-        assert found.file_name == name
-        np.testing.assert_array_equal(masks[0], mask)
-        assert all(mask.dtype == np.uint8 and mask.flags.c_contiguous for mask in masks)
+
+def test_a_long_run_of_a_mask_and_a_name_that_is_not_utf_8_are_kept(tmp_path: Path) -> None:
+    mask = np.zeros((300, 400), np.uint8)
+    mask[:, 1:399] = 1
+    name = os.fsdecode(b"caf\xe9.jpg")
+    record = make_record(1, 1, 300, 400)._replace(person_mask=encode_mask(mask), file_name=name)
+    with Store(write_store(tmp_path / "a.h5", [record])) as store:
+        found = store.read_record(0)
+    assert found.file_name == name
+    np.testing.assert_array_equal(decode_masks(found)[0], mask)
 
 
 class TestDamage:
@@ -120,22 +120,15 @@ class TestDamage:
             with pytest.raises(DataError, match="image 5 .* has 128 x 96 pixels instead of 128 x 95"):
                 store.read_record(1).decode_image()
 
-    def test_a_file_that_is_cut_while_open_gives_no_wrong_record(self, path: Path, records: list[Record]) -> None:
+    def test_a_file_that_is_cut_while_open_gives_no_wrong_record(self, path: Path) -> None:
         with Store(path) as store:
-            store.read_record(0)
             os.truncate(path, path.stat().st_size // 2)
-            for row, record in enumerate(records):
-                try:
-                    assert_same(store.read_record(row), record)
-                except DataError as error:
-                    assert "tiny.h5" in str(error)
+            for row in range(3):
+                with pytest.raises(DataError, match="tiny.h5"):
+                    store.read_record(row)
 
 
-def truncate(share: float) -> Callable[[Path], Any]:
-    return lambda path: path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
-
-
-def with_file(change: Callable[[h5py.File], Any]) -> Callable[[Path], Any]:
+def edit(change: Callable[[h5py.File], Any]) -> Callable[[Path], Any]:
     """A change to the open file, as a change to the file at a path."""
 
     def apply(path: Path) -> None:
@@ -145,16 +138,9 @@ def with_file(change: Callable[[h5py.File], Any]) -> Callable[[Path], Any]:
     return apply
 
 
-def replace(name: str, values: Any) -> Callable[[Path], Any]:
-    """Replace an array by a link, by other values, or by a function of its values."""
-
-    def change(file: h5py.File) -> None:
-        new = values(file[name][:]) if callable(values) else values
-        del file[name]
-        if new is not None:
-            file[name] = new
-
-    return with_file(change)
+def link_elsewhere(file: h5py.File) -> None:
+    del file["person"]
+    file["person"] = h5py.ExternalLink("elsewhere.h5", "person")
 
 
 def huge_table(file: h5py.File) -> None:
@@ -171,20 +157,15 @@ def old_layout(path: Path) -> None:
 
 
 OTHER_FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "truncated": (truncate(0.7), "cannot be used as a store"),
-    "empty": (truncate(0), "cannot be used as a store"),
+    "empty": (lambda path: path.write_bytes(b""), "cannot be used as a store"),
     "text": (lambda path: path.write_text("not a store\n" * 99), "not an HDF5 file"),
     "layout without checksums": (old_layout, "layout with checksums"),
-    "never finished": (with_file(lambda file: file.attrs.pop("format")), "never finished"),
-    "newer schema": (with_file(lambda file: file.attrs.update(schema=99)), "schema 99, .*; update posenet"),
-    "older schema": (
-        with_file(lambda file: file.attrs.update(schema=5)),
-        r"schema 5 of an earlier version; build it again: posenet build-hdf5 --images DIR --annotations JSON --output "
-        r".*tiny.h5 --overwrite",
-    ),
-    "group for an array": (with_file(lambda file: (file.pop("record"), file.create_group("record"))), "cannot be used"),
-    "external link": (replace("person", h5py.ExternalLink("elsewhere.h5", "person")), "cannot be used as a store"),
-    "larger than memory": (with_file(huge_table), "cannot be used as a store"),
+    "never finished": (edit(lambda file: file.attrs.pop("format")), "never finished"),
+    "newer schema": (edit(lambda file: file.attrs.update(schema=99)), "schema 99 of a later version"),
+    "older schema": (edit(lambda file: file.attrs.update(schema=5)), "schema 5 of an earlier .*tiny.h5 --overwrite"),
+    "group for an array": (edit(lambda file: (file.pop("record"), file.create_group("record"))), "cannot be used"),
+    "external link": (edit(link_elsewhere), "cannot be used as a store"),
+    "larger than memory": (edit(huge_table), "cannot be used as a store"),
 }  # fmt: skip
 
 
@@ -196,15 +177,7 @@ def test_other_files_are_refused_in_one_line_with_a_remedy(path: Path, name: str
         Store(path)
     message = str(caught.value)
     assert str(path) in message and "\n" not in message
-    assert "posenet build-hdf5" in message or "update posenet" in message
-
-
-def test_a_store_that_is_closed_is_not_read(path: Path) -> None:
-    """Its descriptor may be that of another file by now."""
-    with Store(path) as store:
-        pass
-    with pytest.raises(DataError, match="tiny.h5 is closed; open it again"):
-        store.read_record(0)
+    assert "posenet build-hdf5" in message
 
 
 def test_missing_files_and_folders_are_refused(tmp_path: Path) -> None:
@@ -232,28 +205,28 @@ def test_a_store_of_an_earlier_version_has_todays_names(path: Path) -> None:
         assert Store(path, skeleton).skeleton == COCO
 
 
-class TestProcesses:
-    @pytest.mark.parametrize("method", [pytest.param("spawn", marks=pytest.mark.slow), "fork"])
-    def test_worker_processes_read_beside_the_main_process(self, path: Path, method: str) -> None:
-        if method not in multiprocessing.get_all_start_methods():
-            pytest.skip(f"no {method} here")
-        store = Store(path)
-        expected = read_all(store)
-        assert len(pickle.dumps(store)) < 5000, "it contains no arrays"
-        with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context(method)) as pool:
-            found = [pool.submit(read_all, store) for _ in range(4)]
-            assert all(read_all(store) == expected for _ in range(20))
-            assert all(future.result() == expected for future in found)
+@pytest.mark.parametrize("method", [pytest.param("spawn", marks=pytest.mark.slow), "fork"])
+def test_worker_processes_read_beside_the_main_process(path: Path, method: str) -> None:
+    if method not in multiprocessing.get_all_start_methods():
+        pytest.skip(f"no {method} here")
+    store = Store(path)
+    expected = read_all(store)
+    assert len(pickle.dumps(store)) < 5000, "it contains no arrays"
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context(method)) as pool:
+        found = [pool.submit(read_all, store) for _ in range(4)]
+        assert all(read_all(store) == expected for _ in range(20))
+        assert all(future.result() == expected for future in found)
 
-    @pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot be replaced")
-    def test_a_store_that_is_rebuilt_is_read_as_it_was_or_not_at_all(self, path: Path) -> None:
-        store = Store(path)
-        expected = read_all(store)
-        pickled = pickle.dumps(store)
-        write_store(path, [make_record(7, 3), make_record(3, 1), make_record(6, 2)], overwrite=True)
-        assert read_all(store) == expected
-        with pytest.raises(DataError, match="rebuilt while in use; start again"):
-            pickle.loads(pickled)
+
+@pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot be replaced")
+def test_a_store_that_is_rebuilt_is_read_as_it_was_or_not_at_all(path: Path) -> None:
+    store = Store(path)
+    expected = read_all(store)
+    pickled = pickle.dumps(store)
+    write_store(path, [make_record(7, 3), make_record(3, 1), make_record(6, 2)], overwrite=True)
+    assert read_all(store) == expected
+    with pytest.raises(DataError, match="rebuilt while in use; start again"):
+        pickle.loads(pickled)
 
 
 def test_systems_without_pread_read_too(path: Path, records: list[Record], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from posenet.errors import DataError
 from posenet.settings import AugmentConfig, DataSetConfig
 from posenet.skeleton import COCO
 from posenet.skeleton.data_set_mapping import KeypointMapping
+from posenet.skeleton.skeleton_file import skeleton_from_table
 from tests.helpers.batches import same_batch
 from tests.helpers.drawn_data import make_record, split_store, write_store
 from tests.helpers.faceless_people import FACELESS, write_faceless_store
@@ -33,12 +33,9 @@ def mixture(paths: dict[str, str]) -> StoreList:
     return open_data_sets([paths["faces"], DataSetConfig(paths["limbs"], weight=2.5)], COCO)
 
 
-def write_pair_store(path: Path, keypoints: tuple[str, str], file_names: tuple[str, str]) -> None:
+def write_pair_store(path: Path, *keypoints: str) -> None:
     """A store of one image whose skeleton has two keypoints."""
-    skeleton = dataclasses.replace(
-        FACELESS, keypoints=keypoints, parts=(keypoints,), left_right=(), derived={}, file_keypoints=keypoints,
-        file_names=file_names, sigmas=(0.1, 0.1),
-    )  # fmt: skip
+    skeleton = skeleton_from_table({"keypoints": keypoints, "parts": [keypoints]})
     record = make_record(1)._replace(joints=np.ones((2, 2, 3), np.float32))
     record.people["box"] = (10, 10, 40, 50)
     write_store(path, [record], skeleton=skeleton)
@@ -113,7 +110,7 @@ def test_a_sample_knows_its_supervised_channels(mixture: StoreList, stores: dict
 
 def test_the_channels_of_a_mirrored_sample_are_mirrored(tmp_path: Path) -> None:
     """A set with only a left shoulder: in a mirrored image it is a right one."""
-    write_pair_store(tmp_path / "left.h5", ("left_shoulder", "left_hip"), ("left_shoulder", "left_hip"))
+    write_pair_store(tmp_path / "left.h5", "left_shoulder", "left_hip")
     mixture = open_data_sets([DataSetConfig(str(tmp_path / "left.h5"))], COCO)
     for flips, name in ((0.0, "left_shoulder"), (1.0, "right_shoulder")):
         dataset = PoseDataset(mixture, (64, 64), augment=AugmentConfig(flip_probability=flips))
@@ -125,14 +122,10 @@ def test_the_channels_of_a_mirrored_sample_are_mirrored(tmp_path: Path) -> None:
 
 def test_an_epoch_draws_the_weight_times_the_size_of_a_set(mixture: StoreList, paths: dict[str, str]) -> None:
     assert mixture.names == ["train", "limbs"]
-    sizes = [len(data_set.store) for data_set in mixture.sets]
-    assert [tuple(counts) for counts in mixture.sample_counts("person")] == [
-        (sizes[0], sizes[0]),
-        (sizes[1], round(2.5 * sizes[1])),
-    ]
-    assert [counts.size for counts in mixture.sample_counts("image")] == [
-        data_set.store.num_images for data_set in mixture.sets
-    ]
+    faces, limbs = (data_set.store for data_set in mixture.sets)
+    counts = [(len(faces), len(faces)), (len(limbs), round(2.5 * len(limbs)))]
+    assert mixture.sample_counts("person") == counts
+    assert [size for size, _ in mixture.sample_counts("image")] == [faces.num_images, limbs.num_images]
     tiny = open_data_sets([DataSetConfig(paths["faces"], weight=1e-9)], COCO)
     assert tiny.sample_counts("person")[0].per_epoch == 1
 
@@ -144,14 +137,12 @@ def test_keypoints_and_parts_that_no_set_supervises_are_found(paths: dict[str, s
     assert "neck-nose" in alone.never_supervised()
 
 
-def test_a_set_without_any_keypoint_of_the_network_is_refused(paths: dict[str, str], tmp_path: Path) -> None:
-    write_pair_store(tmp_path / "chairs.h5", ("seat", "back"), ("seat", "back"))
-    with pytest.raises(DataError, match="data set chairs shares no keypoint with model.skeleton: it has seat, back;"):
-        open_data_sets([DataSetConfig(paths["faces"]), DataSetConfig(str(tmp_path / "chairs.h5"))], COCO)
-
-
-def test_a_copy_of_another_set_is_refused(paths: dict[str, str], tmp_path: Path) -> None:
-    copy = tmp_path / "copy.h5"
-    copy.write_bytes(Path(paths["faces"]).read_bytes())
-    with pytest.raises(DataError, match="data sets train and copy are the same"):
-        open_data_sets([DataSetConfig(paths["faces"]), DataSetConfig(str(copy))], COCO)
+def test_a_set_without_any_keypoint_of_the_network_or_a_copy_is_refused(paths: dict[str, str], tmp_path: Path) -> None:
+    write_pair_store(tmp_path / "chairs.h5", "seat", "back")
+    (tmp_path / "copy.h5").write_bytes(Path(paths["faces"]).read_bytes())
+    for name, fault in (
+        ("chairs", "data set chairs shares no keypoint with model.skeleton: it has seat, back;"),
+        ("copy", "data sets train and copy are the same"),
+    ):
+        with pytest.raises(DataError, match=fault):
+            open_data_sets([DataSetConfig(paths["faces"]), DataSetConfig(str(tmp_path / f"{name}.h5"))], COCO)

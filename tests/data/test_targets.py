@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from posenet.data import targets
-from posenet.data.targets import TargetRenderer, WholeMaps
+from posenet.data.targets import TargetRenderer
 from posenet.settings import TargetsConfig, load_config
 from posenet.skeleton import COCO
 
@@ -24,11 +23,12 @@ FLOOR = 0.01
 STRIDE = 4
 
 
-@pytest.fixture(autouse=True, params=["cell lists", "whole maps"])
+@pytest.fixture(autouse=True, params=["lists of cells", "whole maps"])
 def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a CPU render with the implementation for accelerators too, in the second run of every test."""
     if request.param == "whole maps":
-        monkeypatch.setattr(targets, "CellLists", WholeMaps)
+        monkeypatch.setattr(TargetRenderer, "list_parts", TargetRenderer.whole_parts)
+        monkeypatch.setattr(TargetRenderer, "list_keypoints", TargetRenderer.whole_keypoints)
 
 
 def render(joints: np.ndarray | Tensor, mask: np.ndarray | Tensor) -> Tensor:
@@ -187,14 +187,14 @@ def test_far_away_keypoints_leave_finite_maps(far: float) -> None:
 
 def test_many_people_are_rendered_in_groups_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
     joints = torch.from_numpy(np.stack([random_joints(np.random.default_rng(seed), 5, 128, 128) for seed in range(2)]))
-    renderer = WholeMaps(TargetsConfig(), COCO)
-    expected = [renderer.render_parts(joints, 32, 32), renderer.render_keypoints(joints, 32, 32)]
+    renderer = TargetRenderer(TargetsConfig(), COCO)
+    expected = [renderer.whole_parts(joints, 32, 32), renderer.whole_keypoints(joints, 32, 32)]
     group_sizes = []
     amax = Tensor.amax
     monkeypatch.setattr(Tensor, "amax", lambda maps, axis: group_sizes.append(maps.shape[axis]) or amax(maps, axis))
-    monkeypatch.setattr(WholeMaps, "MAX_CELLS", 2 * 2 * 30 * 32 * 32)  # two people of the 30 parts of both samples
-    parts = renderer.render_parts(joints, 32, 32)
-    keypoints = renderer.render_keypoints(joints, 32, 32)
+    monkeypatch.setattr(TargetRenderer, "MAX_CELLS", 2 * 2 * 30 * 32 * 32)  # two people of the 30 parts of both samples
+    parts = renderer.whole_parts(joints, 32, 32)
+    keypoints = renderer.whole_keypoints(joints, 32, 32)
     assert group_sizes == [3, 2]  # three people of the 18 keypoints fit
     torch.testing.assert_close(parts, expected[0])
     assert torch.equal(keypoints, expected[1])

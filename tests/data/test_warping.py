@@ -11,7 +11,6 @@ import pytest
 from posenet.annotations.outlines import encode_mask
 from posenet.data.augment import (
     BORDER_COLOUR,
-    NUM_RANDOM_NUMBERS,
     Augmentation,
     crop_visible,
     largest_reduction,
@@ -30,7 +29,7 @@ IDENTITY = np.eye(2, 3)
 
 
 def random_augmentation(rng: np.random.Generator, config: AugmentConfig = AugmentConfig()) -> Augmentation:
-    return Augmentation.from_random_numbers(rng.random(NUM_RANDOM_NUMBERS), config)
+    return Augmentation.draw(config, 0, 0, int(rng.integers(1000)))
 
 
 def plain(colour: tuple[int, int, int], width: int = 90, height: int = 60) -> np.ndarray:
@@ -48,7 +47,7 @@ def centroid(weights: np.ndarray) -> np.ndarray:
     return np.array([(x * weights).sum(), (y * weights).sum()]) / weights.sum()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_image_mask_and_joints_of_one_lit_pixel_agree(seed: int) -> None:
     rng = np.random.default_rng(seed)
     config = AugmentConfig(jitter_probability=0.0, shift=20.0)
@@ -128,7 +127,7 @@ def test_pixels_that_the_warp_does_not_read_are_not_needed(seed: int) -> None:
     rng = np.random.default_rng(seed)
     image = blurred_noise(rng, 320, 240)
     augmentation = random_augmentation(rng, AugmentConfig(jitter_probability=0.0))
-    matrix = augmentation.matrix(tuple(rng.uniform(0, 240, 2)), person_scale=float(rng.uniform(0.2, 0.6)), size=SIZE)
+    matrix = augmentation.matrix(tuple(rng.uniform(0, 240, 2)), person_scale=float(rng.uniform(0.1, 0.4)), size=SIZE)
     crop, crop_matrix = crop_visible(image, matrix, SIZE)
     assert crop.size < image.size
     options = {"flags": cv2.INTER_LINEAR, "borderValue": BORDER_COLOUR}

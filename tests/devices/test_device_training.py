@@ -1,8 +1,9 @@
-"""Training steps on every device: precisions, settings, bad batches, and the results of the CPU as the reference."""
+"""Training on every device: precisions, settings, bad batches and resuming, and the CPU as reference."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from posenet.errors import TrainingError
 from posenet.training.step import TrainStep
 from tests.helpers.device_training import (
     FROZEN_NORM,
+    TrainedSteps,
     assert_same_training,
     build_small_step,
     device_runtime,
@@ -122,3 +124,45 @@ def test_a_compiled_network_trains_like_an_eager_one(cuda: torch.device) -> None
     eager = train_small_network(cuda, FROZEN_NORM)
     compiled = train_small_network(cuda, FROZEN_NORM, "parallel.compile=true")
     assert_same_training(compiled, eager, 1e-3)
+
+
+def run(stores: dict[str, Path], folder: Path, device: torch.device, *overrides: str, **options: Any) -> TrainedSteps:
+    """Train a tiny network in ``folder``; ``options`` are arguments of ``posenet.train``."""
+    recorder = Recorder()
+    settings = ["train.channels_last=false", "average.kind=ema", f"train.device={device}", *overrides]
+    train_tiny(stores, folder, *settings, callbacks=[recorder], **options)
+    return TrainedSteps(recorder.losses, last(folder)["model"])
+
+
+@pytest.mark.parametrize("amp", ["off", "bf16"])
+def test_four_and_four_steps_are_eight_steps_to_the_bit(
+    stores: dict[str, Path], tmp_path: Path, accelerator: torch.device, amp: str
+) -> None:
+    settings = (f"train.amp={amp}", "train.deterministic=true")
+    whole = run(stores, tmp_path / "whole", accelerator, *settings, max_steps=8)
+    first = run(stores, tmp_path / "parts", accelerator, *settings, max_steps=4)
+    rest = run(stores, tmp_path / "parts", accelerator, *settings, max_steps=8, resume=True)
+    assert first.losses + rest.losses == whole.losses
+    states = [last(tmp_path / name) for name in ("parts", "whole")]
+    for state in states:
+        assert {tensor.device for tensor in state["model"].values()} == {CPU}
+        del state["config"]["checkpoint"]["path"]
+    assert find_differences(*states) == []
+
+
+def test_a_run_moves_from_the_device_to_the_cpu_and_back(
+    stores: dict[str, Path], tmp_path: Path, accelerator: torch.device
+) -> None:
+    settings = [FROZEN_NORM, "train.amp=off"]
+    whole = run(stores, tmp_path / "cpu", CPU, *settings, max_steps=6)
+    losses = []
+    for steps, device in ((2, accelerator), (4, CPU), (6, accelerator)):
+        part = run(stores, tmp_path / "moving", device, *settings, max_steps=steps, resume=steps > 2)
+        losses += part.losses
+    assert_same_training(TrainedSteps(losses, part.weights), whole, FLOAT32_TOLERANCE)
+    momentum, expected_momentum = (
+        {str(key): value["momentum_buffer"] for key, value in last(tmp_path / name)["optimizer"]["state"].items()}
+        for name in ("moving", "cpu")
+    )
+    assert momentum
+    assert largest_difference(momentum, expected_momentum)[0] <= 100 * FLOAT32_TOLERANCE

@@ -24,16 +24,10 @@ SHOWN_CHARACTERS = 6000
 """The end of a module's output that is shown if it fails."""
 
 
-@pytest.fixture(scope="session")
-def environment() -> dict[str, str]:
-    """The environment of a process that has the simulated accelerator."""
-    return simulated_environment()
-
-
 @pytest.mark.parametrize("module", SUITE, ids=lambda path: path.stem)
-def test_the_suite_passes_on_the_simulated_accelerator(module: Path, environment: dict[str, str]) -> None:
+def test_the_suite_passes_on_the_simulated_accelerator(module: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "-rs", "--tb=short", "-p", "no:cacheprovider", str(module)]
-    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    run = subprocess.run(command, cwd=ROOT, env=simulated_environment(), capture_output=True, text=True)
     output = (run.stdout + run.stderr)[-SHOWN_CHARACTERS:]
     assert run.returncode == 0, output
     assert re.search(r"\d+ passed", run.stdout), f"no test ran:\n{output}"

@@ -43,10 +43,9 @@ from tests.helpers.other_formats import (
     write_crowdpose,
     write_cvat,
     write_cvat_xml,
-    write_label_studio_coco,
     write_label_studio_json,
     write_labelme,
-    write_lsp_extended,
+    write_lsp,
     write_mpii,
     write_yolo_pose,
 )
@@ -71,15 +70,8 @@ NOT_RUN = {
 TINY_NETWORK = ["model.stacks=1", "model.width=16", "model.growth=2"]
 SMALL = ["--set", *TINY_NETWORK, "inference.height=64"]
 SHORT_TRAINING = [
-    "--max-steps",
-    "12",
-    *SMALL,
-    "train.epochs=1",
-    "train.input_size=64",
-    "train.batch_size=2",
-    "train.channels_last=false",
-    "data.workers=0",
-    "log.tensorboard=false",
+    *("--max-steps", "12", *SMALL, "train.epochs=1", "train.input_size=64", "train.batch_size=2"),
+    *("train.channels_last=false", "data.workers=0", "log.tensorboard=false"),
 ]
 SHORTER = {
     "train": SHORT_TRAINING,
@@ -278,15 +270,16 @@ def write_exports() -> None:
     content = read_document(Path("data/demo/coco/annotations/person_keypoints_train2017.json"))
     for name in ("cvat", "label_studio", "label_studio_coco"):
         Path("data", name).mkdir()
+    shutil.copytree(images, "data/label_studio_coco/images")
+    Path("data/label_studio_coco/result.json").write_text(json.dumps(content), encoding="utf-8")
     write_yolo_pose(Path("data/yolo"), images, content)
     write_cvat_xml(Path("data/cvat"), images, content)
     write_cvat(Path("data/cvat"), images, content)
     write_labelme(Path("data/labelme"), images, content)
     write_mpii(Path("data/mpii"), images, content)
     write_crowdpose(Path("data/crowdpose"), images, content)
-    write_lsp_extended(Path("data/lspet"), images, content, count=25)
+    write_lsp(Path("data/lspet"), images, content, count=25)
     write_label_studio_json(Path("data/label_studio"), images, content)
-    write_label_studio_coco(Path("data/label_studio_coco"), images, content)
 
 
 def write_weights() -> None:

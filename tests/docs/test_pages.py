@@ -37,6 +37,14 @@ def anchors_of(page: Path) -> list[str]:
     return [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
 
 
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md"])
+def test_every_file_of_the_tree_exists(page: str) -> None:
+    folders = (ROOT / name for name in ("posenet", "tests", "tools", "docs"))
+    files = [file.as_posix() for folder in folders for file in folder.rglob("*.py")]
+    for name in re.findall(r"[\w/]+\.py\b", (ROOT / page).read_text(encoding="utf-8")):
+        assert any(file.endswith(f"/{name}") for file in files), name
+
+
 def test_the_tool_lists_and_prints_the_pages(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["docs"]) == 0
     *lines, last = capsys.readouterr().out.splitlines()

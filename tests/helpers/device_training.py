@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -24,17 +23,12 @@ from posenet.training.optimizer import make_optimizer, set_lr
 from posenet.training.run import build_model
 from posenet.training.step import ModelWithLoss, TrainStep
 from tests.helpers.accelerators import check_simulation
+from tests.helpers.process_groups import free_port
 
 SMALL_NETWORK = (
-    "model.stacks=1",
-    "model.width=16",
-    "model.growth=8",
-    "model.conv_std=0.05",
-    "train.input_size=64",
-    "train.batch_size=2",
-    "train.amp='off'",
-    "train.channels_last=false",
-)
+    "model.stacks=1 model.width=16 model.growth=8 model.conv_std=0.05 train.input_size=64 train.batch_size=2 "
+    "train.amp='off' train.channels_last=false"
+).split()
 FROZEN_NORM = "train.freeze=['*.norm.*']"
 """Without it, results of several steps cannot be compared: BatchNorm over the few cells of a small network multiplies
 rounding errors in every layer, and two correct devices would agree to two digits only."""
@@ -108,10 +102,8 @@ def run_on_devices(world_size: int, device_type: str, folder: Path) -> list[tupl
     There is one process for each device; the results are in rank order. The processes are spawned, because a process
     that has used a device cannot be forked.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    torch.multiprocessing.spawn(_run_device_rank, (world_size, port, device_type, folder), world_size)
+    arguments = (world_size, free_port(), device_type, folder)
+    torch.multiprocessing.spawn(_run_device_rank, arguments, world_size)
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(world_size)]
 
 

@@ -101,23 +101,11 @@ def mutate_bytes(rng: np.random.Generator, data: bytes, around: Sequence[int] = 
         position = int(rng.integers(len(result)))
         if len(around) and rng.random() < 0.8:
             position = min(max(int(rng.choice(around)) + int(rng.integers(-8, 64)), 0), len(result) - 1)
-        size = int(min(rng.geometric(0.05), len(result) - position))
-        kind = rng.integers(12)
-        if kind <= 4:
-            result[position] ^= 1 << int(rng.integers(8))
-        elif kind == 5:
-            result[position] = int(rng.integers(256))
-        elif kind <= 7:
-            number = int(rng.choice([0, 1, -1, 2**31 - 1, 2**32 - 1, 2**62, 255, 4096]))
-            result[position : position + 8] = struct.pack("<q", number)[: max(1, min(8, len(result) - position))]
-        elif kind == 8:
-            del result[position : position + size]
-        elif kind == 9:
-            result[position:position] = result[position : position + size]
-        elif kind == 10:
-            result[position : position + size] = rng.bytes(size)
-        elif rng.random() < 0.3:
-            del result[position:]
+        part = bytes(result[position : position + int(rng.geometric(0.05))])
+        number = struct.pack("<q", int(rng.choice([0, 1, -1, 2**31 - 1, 2**32 - 1, 2**62, 255, 4096])))
+        flipped = bytes([part[0] ^ 1 << int(rng.integers(8))]) + part[1:]
+        others = (flipped, flipped, number[: len(part)] + part[8:], b"", 2 * part, rng.bytes(len(part)))
+        result[position : position + len(part)] = others[rng.integers(len(others))]
     return bytes(result)
 
 
@@ -143,16 +131,14 @@ def mutate_tree(rng: np.random.Generator, tree: Any, odd: Sequence[Any] = ODD) -
         if parent is None:
             return odd[int(rng.integers(len(odd)))]
         kind = rng.integers(8)
-        if kind <= 3:
-            parent[key] = copy.deepcopy(odd[int(rng.integers(len(odd)))])
-        elif kind == 4:
+        if kind == 0:
             del parent[key]
-        elif kind == 5 and isinstance(parent, list):
+        elif kind == 1 and isinstance(parent, list):
             parent.insert(key, copy.deepcopy(node))
-        elif kind == 5:
-            parent[f"{key}x"] = node
-        elif kind == 6:
+        elif kind == 2:
             parent[key] = [node]
-        elif isinstance(node, (int, float)) and not isinstance(node, bool):
+        elif kind == 3 and isinstance(node, (int, float)):
             parent[key] = node * int(rng.choice([-1, 0, 2, 1000, 2**40]))
+        else:
+            parent[key] = copy.deepcopy(odd[int(rng.integers(len(odd)))])
     return tree

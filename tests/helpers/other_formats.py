@@ -62,39 +62,23 @@ def write_cvat(root: Path, images: Path, content: Document) -> Path:
     """
     shutil.copytree(images, root / "images" / "default")
     category = {key: content["categories"][0][key] for key in ("keypoints", "skeleton")}
-    exported: Document = {
-        "licenses": [{"name": "", "id": 0, "url": ""}],
-        "info": dict.fromkeys(("contributor", "date_created", "description", "url", "version", "year"), ""),
-        "categories": [
-            {"id": 1, "name": "car", "supercategory": "", "keypoints": [], "skeleton": []},
-            {"id": 2, "name": "person", "supercategory": "", **category},
-        ],
-        "images": [],
-        "annotations": [],
-    }
+    categories = [{"id": 1, "name": "car", "keypoints": [], "skeleton": []}, {"id": 2, "name": "person", **category}]
+    exported: Document = {"categories": categories, "images": [], "annotations": []}
     for number, image in enumerate(content["images"], 1):
-        fields = {"license": 0, "flickr_url": "", "coco_url": "", "date_captured": 0}
-        exported["images"].append(
-            {key: image[key] for key in ("width", "height", "file_name")} | {"id": number, **fields}
-        )
+        exported["images"].append({key: image[key] for key in ("width", "height", "file_name")} | {"id": number})
         for entry in annotations_of(image, content):
             if any(entry["keypoints"]):
-                labels = {"segmentation": [], "attributes": {"occluded": False, "keyframe": False}, **_boxed(entry)}
+                points = np.reshape(entry["keypoints"], (-1, 3)).astype(float)
+                labelled = points[points[:, 2] > 0, :2]
+                size = np.ptp(labelled, axis=0).tolist()
                 ids = {"id": len(exported["annotations"]) + 1, "image_id": number, "category_id": 2}
-                exported["annotations"].append(ids | labels | {"area": labels["bbox"][2] * labels["bbox"][3]})
+                labels = {"keypoints": points.ravel().tolist(), "num_keypoints": len(labelled), "segmentation": []}
+                box = {"bbox": [*labelled.min(0).tolist(), *size], "area": size[0] * size[1], "iscrowd": 0}
+                exported["annotations"].append(ids | labels | box)
     (root / "annotations").mkdir()
     path = root / "annotations" / "person_keypoints_default.json"
     path.write_text(json.dumps(exported))
     return path
-
-
-def _boxed(entry: Document) -> Document:
-    """The keypoints of an annotation, how many are labelled, and the box around those."""
-    points = np.reshape(entry["keypoints"], (-1, 3)).astype(float)
-    labelled = points[points[:, 2] > 0, :2]
-    low, high = labelled.min(0), labelled.max(0)
-    labels = {"keypoints": points.ravel().tolist(), "num_keypoints": len(labelled)}
-    return labels | {"bbox": [*low.tolist(), *(high - low).tolist()], "iscrowd": 0}
 
 
 def write_labelme(root: Path, images: Path, content: Document) -> Path:
@@ -204,39 +188,28 @@ def write_crowdpose(root: Path, images: Path, content: Document) -> Path:
     return path
 
 
-def write_lsp_extended(root: Path, images: Path, content: Document, count: int) -> Path:
-    """joints.mat of Leeds Sports Pose Extended, (14, 3, count), and images/, which repeats the images, ever darker.
+def write_lsp(root: Path, images: Path, content: Document, count: int = 0) -> Path:
+    """joints.mat of Leeds Sports Pose, (3, 14, N), where 1 marks hidden joints, and images/im0001.jpg and so on.
 
-    The positions of invisible keypoints have no meaning. The drawn people have no neck and no top of the head.
+    With ``count``, those of the extended set: (14, 3, count), where 1 marks visible joints; images/ repeats the images,
+    ever darker.
     """
     (root / "images").mkdir(parents=True)
-    joints = np.full((len(LSP_NAMES), 3, count), -1.0)
-    joints[:, 2] = 0
-    for number in range(count):
+    joints = np.zeros((3, len(LSP_NAMES), count or len(content["images"])))
+    for number in range(joints.shape[2]):
         image = content["images"][number % len(content["images"])]
-        pixels = cv2.subtract(read_image(images / image["file_name"]), (number, number, number, 0))
-        write_image(root / "images" / f"im{number + 1:05d}.jpg", pixels)
-        person = max(annotations_of(image, content), key=lambda entry: entry["num_keypoints"])
+        darker = cv2.subtract(read_image(images / image["file_name"]), (number, number, number, 0))
+        digits = 5 if count else 4
+        write_image(root / "images" / f"im{number + 1:0{digits}d}.jpg", darker)
+        people = annotations_of(image, content)
+        person = max(people, key=lambda entry: entry["num_keypoints"]) if count else people[0]
         known = _named_points(person, content)
         for row, name in enumerate(LSP_NAMES):
-            x, y, visibility = known.get(name, (-1, -1, 0))
-            if visibility:
-                joints[row, :, number] = x, y, 1
-    scipy.io.savemat(root / "joints.mat", {"joints": joints})
-    return root / "joints.mat"
-
-
-def write_lsp(root: Path, images: Path, content: Document) -> Path:
-    """joints.mat of Leeds Sports Pose, (3, 14, N), where 1 marks hidden joints, and images/im0001.jpg and so on."""
-    (root / "images").mkdir(parents=True)
-    joints = np.zeros((3, len(LSP_NAMES), len(content["images"])))
-    for number, image in enumerate(content["images"]):
-        shutil.copy(images / image["file_name"], root / "images" / f"im{number + 1:04d}.jpg")
-        known = _named_points(annotations_of(image, content)[0], content)
-        for row, name in enumerate(LSP_NAMES):
-            x, y, visibility = known.get(name, (5, 5, 1))
-            joints[:, row, number] = x + 1, y + 1, visibility < 2
-    scipy.io.savemat(root / "joints.mat", {"joints": joints})
+            x, y, visibility = known.get(name, (5, 5, 0 if count else 1))
+            # The positions of invisible keypoints have no meaning.
+            place = (x, y, visibility > 0) if count else (x + 1, y + 1, visibility < 2)
+            joints[:, row, number] = place if visibility or not count else (-1, -1, 0)
+    scipy.io.savemat(root / "joints.mat", {"joints": joints.transpose(1, 0, 2) if count else joints})
     return root / "joints.mat"
 
 
@@ -373,40 +346,6 @@ def _named_points(entry: Document, content: Document) -> dict[str, tuple[float, 
     """x, y and visibility of the keypoints of an annotation by name."""
     names = content["categories"][0]["keypoints"]
     return dict(zip(names, zip(*(entry["keypoints"][start::3] for start in range(3)))))
-
-
-def write_label_studio_coco(root: Path, images: Path, content: Document, prefix: str = "images/") -> Path:
-    """The COCO export of Label Studio: result.json and images/.
-
-    Ids begin at 0, coordinates are rounded, and there is neither area nor segmentation. All keypoints of an image are
-    in one annotation; rectangles are annotations of a category of their own.
-    """
-    shutil.copytree(images, root / "images")
-    names = content["categories"][0]["keypoints"]
-    points = {"id": 1, "name": "default", "supercategory": "default", "keypoints": names, "skeleton": []}
-    annotations: list[Document] = []
-    exported: Document = {
-        "images": [],
-        "categories": [{"id": 0, "name": "body"}, points],
-        "annotations": annotations,
-        "info": {"year": 2026, "version": "1.0", "description": "", "contributor": "Label Studio", "url": ""},
-    }
-    for number, image in enumerate(content["images"]):
-        size = {key: image[key] for key in ("width", "height")}
-        exported["images"].append({**size, "id": number, "file_name": prefix + image["file_name"]})
-        merged = np.zeros((len(names), 3))
-        for entry in annotations_of(image, content):
-            box = entry["bbox"]
-            rectangle = {"segmentation": [], "bbox": box, "ignore": 0, "iscrowd": 0, "area": box[2] * box[3]}
-            annotations.append({"id": len(annotations), "image_id": number, "category_id": 0, **rectangle})
-            own = np.reshape(entry["keypoints"], (-1, 3)).round()
-            merged = np.where(own[:, 2:] > 0, np.c_[own[:, :2], np.full(len(names), 2)], merged)
-        if merged.any():
-            ids = {"id": len(annotations), "image_id": number, "category_id": 1}
-            annotations.append(ids | _boxed({"keypoints": merged}))
-    path = root / "result.json"
-    path.write_text(json.dumps(exported, indent=2))
-    return path
 
 
 def write_label_studio_json(root: Path, images: Path, content: Document, parents: bool = True) -> Path:

@@ -19,15 +19,20 @@ TIMEOUT_MINUTES = 0.5
 """How long a process waits for the others in a collective call."""
 
 
+def free_port() -> int:
+    """A port of 127.0.0.1 at which no program listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 def fork_ranks(world_size: int, task: Callable[[int], Any], folder: Path) -> list[int]:
     """Call ``task(rank)`` in forked processes with the environment of torchrun; return their process ids.
 
     What they write to standard output and standard error goes to ``folder / "RANK.txt"``.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
 
     def run_rank(rank: int) -> None:
         numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "MASTER_PORT": port}

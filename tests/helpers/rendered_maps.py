@@ -10,25 +10,12 @@ from posenet.settings import TargetsConfig
 from posenet.skeleton import COCO
 
 STANDING = {
-    "nose": (0, -90),
-    "right_eye": (-6, -97),
-    "left_eye": (6, -97),
-    "right_ear": (-14, -93),
-    "left_ear": (14, -93),
-    "neck": (0, -62),
-    "right_shoulder": (-26, -62),
-    "left_shoulder": (26, -62),
-    "right_elbow": (-40, -25),
-    "left_elbow": (40, -25),
-    "right_wrist": (-44, 12),
-    "left_wrist": (44, 12),
-    "right_hip": (-17, 15),
-    "left_hip": (17, 15),
-    "right_knee": (-20, 70),
-    "left_knee": (20, 70),
-    "right_ankle": (-22, 125),
+    "nose": (0, -90), "right_eye": (-6, -97), "left_eye": (6, -97), "right_ear": (-14, -93), "left_ear": (14, -93),
+    "neck": (0, -62), "right_shoulder": (-26, -62), "left_shoulder": (26, -62), "right_elbow": (-40, -25),
+    "left_elbow": (40, -25), "right_wrist": (-44, 12), "left_wrist": (44, 12), "right_hip": (-17, 15),
+    "left_hip": (17, 15), "right_knee": (-20, 70), "left_knee": (20, 70), "right_ankle": (-22, 125),
     "left_ankle": (22, 125),
-}
+}  # fmt: skip
 """x, y of the keypoints of a standing person, in pixels."""
 
 

@@ -16,26 +16,11 @@ from posenet.devices.parallel import DistributedRuntime, Runtime
 from posenet.training.train import TrainingResult
 
 CPU = torch.device("cpu")
-TINY = (
-    "model.stacks=1",
-    "model.width=16",
-    "model.growth=2",
-    "model.conv_std=0.05",
-    "train.input_size=64",
-    "train.batch_size=2",
-    "train.epochs=2",
-    "data.workers=0",
-    "log.every_steps=1",
-    "log.tensorboard=false",
-    "loss.gamma=2.0",
-    "optim.name=sgd",
-    "optim.lr=1e-5",
-    "optim.weight_decay=5e-4",
-    "optim.schedule=step",
-    "optim.scale_lr=false",
-    "optim.warmup_epochs=1",
-    "optim.max_grad_norm=50",
-    "checkpoint.every_minutes=0",
+TINY = tuple(
+    "model.stacks=1 model.width=16 model.growth=2 model.conv_std=0.05 train.input_size=64 train.batch_size=2 "
+    "train.epochs=2 data.workers=0 log.every_steps=1 log.tensorboard=false loss.gamma=2.0 optim.name=sgd optim.lr=1e-5 "
+    "optim.weight_decay=5e-4 optim.schedule=step optim.scale_lr=false optim.warmup_epochs=1 optim.max_grad_norm=50 "
+    "checkpoint.every_minutes=0".split()
 )
 """Settings of two epochs of seven steps on ``stores``, which change the weights but hardly the loss."""
 LEARNING = ("model.conv_std=0.001", "optim.name='adamw'", "optim.lr=1e-3", "optim.max_grad_norm=0")

@@ -21,8 +21,6 @@ CONFIRMATION_PAGE = (
     f'<input type="hidden" name="id" value="{DRIVE_ID}"><input type="hidden" name="confirm" value="t">'
     '<input type="hidden" name="uuid" value="0-1-2"></form></body></html>'
 )
-QUOTA_PAGE = """<!DOCTYPE html><html><body><p class="uc-error-caption">Sorry</p>
-<p class="uc-error-subcaption">Too many users have viewed or downloaded this file recently.</p></body></html>"""
 
 
 @dataclass
@@ -32,7 +30,6 @@ class WeightsHost:
     data: bytes
     address: str = ""
     status: int = 200
-    quota_is_exceeded: bool = False
     requests: list[str] = field(default_factory=list)
 
 
@@ -48,8 +45,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.send_error(host.status)
         elif is_drive and parse_qs(address.query)["id"] != [DRIVE_ID]:
             self.send_error(404)
-        elif is_drive and host.quota_is_exceeded:
-            self._send(QUOTA_PAGE.encode(), "text/html; charset=utf-8")
         elif address.path in ("/uc", "/open"):
             self._send(CONFIRMATION_PAGE.encode(), "text/html; charset=utf-8")
         else:

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from posenet.model import layers
-from posenet.model.layers import ConvNorm, UpsampleConv2d
+from posenet.model.layers import ConvNorm, UpsampleConv2d, images_to_input
 
 
 @pytest.fixture(params=[0, 1000], ids=["transposed", "upsampled"])
@@ -66,3 +66,14 @@ def test_an_upsampling_layer_has_the_names_shapes_and_initial_weights_of_a_convo
     plain = ConvNorm(6, 8, 3).state_dict()
     assert upsampling.keys() == plain.keys()
     assert all(torch.equal(upsampling[name], value) for name, value in plain.items())
+
+
+def test_pixels_keep_their_position_and_channel_order_in_both_memory_formats() -> None:
+    images = torch.zeros(1, 64, 48, 3, dtype=torch.uint8)
+    images[0, 5, 7] = torch.tensor([255, 51, 0], dtype=torch.uint8)
+    contiguous, channels_last = (images_to_input(images, channels_last=last) for last in (False, True))
+    assert contiguous.is_contiguous() and channels_last.is_contiguous(memory_format=torch.channels_last)
+    for inputs in (contiguous, channels_last):
+        assert inputs.shape == (1, 3, 64, 48) and inputs.dtype == torch.float32
+        torch.testing.assert_close(inputs[0, :, 5, 7], torch.tensor([1.0, 0.2, 0.0]))
+        assert inputs.count_nonzero() == 2

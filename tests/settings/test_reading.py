@@ -12,7 +12,19 @@ from typing import Any
 import pytest
 
 from posenet.errors import ConfigError
-from posenet.settings import Config, DataSetConfig, config_differences, config_from_dict, config_to_dict, load_config
+from posenet.settings import (
+    Config,
+    DataSetConfig,
+    ModelConfig,
+    config_differences,
+    config_from_dict,
+    config_to_dict,
+    config_to_toml,
+    load_config,
+)
+from posenet.skeleton import COCO
+from posenet.skeleton.skeleton_file import skeleton_from_table
+from tests.helpers.faceless_people import FACELESS
 
 EXPERIMENTS = sorted((Path(__file__).parents[2] / "config").glob("*.toml"))
 
@@ -342,3 +354,26 @@ def test_the_error_of_a_wrong_skeleton_shows_only_a_part_of_it() -> None:
     with pytest.raises(ConfigError, match="model.skeleton must be") as caught:
         config_from_dict({"model": {"skeleton": ["nose"] * 10_000}})
     assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        [r"data.train=C:\new\t.h5", "data.val='a \"b\" é 𠮷.h5'", "optim.lr=1e-30", "train.seed=9223372036854775807"],
+        ["data.train=[{path='a-*.h5', weight=0.5}, {path=['b.h5', 'c.h5'], name='x'}]", "train.freeze=['*.norm.*']"],
+        ["train.input_size=[256, 192]", "inference.scales=[0.5, 1]", "train.channels_last=false"],
+    ],
+)
+def test_all_settings_are_read_as_they_were_written(overrides: list[str], tmp_path: Path) -> None:
+    names = [f"point {number}.é" for number in range(40)]
+    table = {
+        "keypoints": names,
+        "parts": [[names[0], name] for name in names[1:]],
+        "sigmas": {name: 0.05 + number / 1000 for number, name in enumerate(names)},
+        "colours": {names[0]: "#ff0000"},
+    }
+    config = load_config(None, overrides)
+    for skeleton in (COCO, FACELESS, skeleton_from_table(table)):
+        written = dataclasses.replace(config, model=ModelConfig(skeleton=skeleton))
+        assert load_config(write(tmp_path, config_to_toml(written))) == written

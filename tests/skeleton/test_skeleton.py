@@ -115,11 +115,11 @@ def test_a_network_fits_a_skeleton_with_other_sigmas_and_drawing() -> None:
     "names, difference",
     [
         ("abcde", ""),
-        ("abced", "the same names in another order or number, from 'e' on"),
+        ("abced", "the same names in another order or number: 'e', not 'd'"),
         ("ab", "no 'c', 'd', 'e'"),
         ("Xbcdef", "no 'a' and also 'X', 'f'"),
         ("abcdeWXYZ", "also 'W', 'X', 'Y' (+1 more)"),
-        ("abcdee", "the same names in another order or number, from 'e' on"),
+        ("abcdee", "the same names in another order or number: 'e', not ''"),
     ],
 )
 def test_other_names_are_compared_in_words(names: str, difference: str) -> None:

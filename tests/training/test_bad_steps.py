@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from posenet.checkpoints.file import read_checkpoint, write_checkpoint
-from posenet.devices.parallel import DistributedRuntime, Runtime
+from posenet.devices.parallel import DistributedRuntime
 from posenet.errors import TrainingError
 from posenet.settings import GuardConfig
 from posenet.training import bad_steps
-from posenet.training.bad_steps import BadStepPolicy, BadValue, Watched
+from posenet.training.bad_steps import BadStepPolicy, Watched
 from tests.helpers.process_groups import errors_in_processes, fork_ranks
 from tests.helpers.process_runs import find_differences, wait_for_exit
 from tests.helpers.run_logs import read_log
@@ -134,34 +133,10 @@ def test_a_bad_step_of_a_run_is_skipped_and_the_log_names_its_images(stores: Sto
         assert last(folder)["progress"]["loss_steps"] == 1
 
 
-def test_the_images_of_a_skipped_step_are_those_of_the_ranks_whose_loss_is_bad(stores: Stores, tmp_path: Path) -> None:
-    """Where the loss of all is good, as that of a bad gradient, they are those of all."""
-
-    class OtherRank(Runtime):
-        """Pretends that another process has a bad loss in the first step, and the same bad gradient in the second."""
-
-        names = iter(["loss", "gradient norm"])
-
-        def all_reduce_sum(self, values: torch.Tensor) -> torch.Tensor:
-            self.name = next(self.names)
-            others = {"loss": [[0.0, 0.0], [1.0, 0.0]], "gradient norm": [[0.0, math.nan], [0.0, 1.0]]}
-            return values + torch.tensor(others[self.name])
-
-        def gather_objects(self, value: Any) -> list[Any]:
-            is_report = isinstance(value, tuple)  # of a skipped step: its bad value and its images
-            return [value, (BadValue(self.name, 1e9, 1.0, "", True), [77, 78])] if is_report else [value]
-
-    train_tiny({"train": stores["train"]}, tmp_path, runtime=OtherRank(), max_steps=2)
-    first, second = read_log(tmp_path, "skip")
-    assert (first["name"], first["value"], first["image_ids"]) == ("loss", "1000000000.0", [77, 78])
-    assert second["name"] == "gradient norm"
-    assert len(second["image_ids"]) == 4 and second["image_ids"][2:] == [77, 78]
-
-
-LONG = (*LEARNING, "train.epochs=10", "guard.factor=40")
-"""Seventy steps, in which the loss falls. With the default factor, the gradients of this very small network come close
-to the limit, and the rounding of a processor would decide."""
-EXPLOSIONS = {3: 1e5, 5: 1e6, 50: 300, 53: 1e4, 60: 300}
+LONG = (*LEARNING, "train.epochs=6", "guard.factor=40")
+"""Steps in which the loss falls. With the default factor, the gradients of this very small network come close to the
+limit, and the rounding of a processor would decide."""
+EXPLOSIONS = {3: 1e5, 5: 1e6, 34: 300, 37: 1e4, 40: 300}
 
 
 def mixed(changes: Mapping[int, float], kind: str) -> Change:

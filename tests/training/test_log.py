@@ -19,7 +19,7 @@ import pytest
 from posenet import TrainingCallback
 from posenet.errors import DataError
 from posenet.settings import Config, LogConfig
-from posenet.training.log import DrawingFiles, JsonLines, SettingsFile, callbacks_of_run
+from posenet.training.log import RunFiles, callbacks_of_run
 from tests.helpers.run_logs import read_log
 from tests.helpers.tiny_training import ChangingRuntime, Recorder, Stores, coco_settings, multiply, train_tiny
 
@@ -94,7 +94,7 @@ def test_a_resumed_run_appends_to_its_logs_and_a_closed_one_receives_nothing(sto
 
 
 def test_numbers_that_are_not_finite_become_null(tmp_path: Path) -> None:
-    log = JsonLines()
+    log = RunFiles()
     log.on_start(Config(), tmp_path)
     log.on_step(3, {"loss": math.nan, "terms": [[1.0, math.inf]]})
     log.on_end()
@@ -136,7 +136,7 @@ def test_without_tensorboard_a_line_names_its_package_if_it_was_asked_for(
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with caplog.at_level(logging.INFO):
         logs = callbacks_of_run(LogConfig(tensorboard=asked_for))
-    assert [type(log) for log in logs] == [SettingsFile, JsonLines, DrawingFiles]
+    assert [type(log) for log in logs] == [RunFiles]
     packages = re.findall(r"pip install 'simplepose\[(\w+)\]'", caplog.text)
     assert packages == (["tensorboard"] if asked_for is True else [])
 
@@ -160,3 +160,14 @@ def test_curves_are_drawn_also_without_a_validation(
     (tmp_path / "blocked" / "curves.png").mkdir(parents=True)
     assert train_tiny(settings[0], tmp_path / "blocked", *settings[1:]).finished
     assert "the callback Curves failed" in (tmp_path / "blocked" / "log.txt").read_text()
+
+
+def test_samples_are_drawn_before_the_first_step_and_a_drawing_that_fails_ends_no_run(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train_tiny(stores, tmp_path / "run", max_steps=1)
+    drawing = cv2.imread(str(tmp_path / "run" / "samples.jpg"))
+    assert drawing is not None and len(np.unique(drawing)) > 50
+    monkeypatch.setattr("posenet.training.train.sheet_of_samples", Mock(side_effect=ZeroDivisionError("no drawing")))
+    assert train_tiny(stores, tmp_path / "failed", max_steps=1).steps == 1
+    assert "no drawing" in (tmp_path / "failed" / "log.txt").read_text()

@@ -24,8 +24,8 @@ from posenet.checkpoints.file import read_checkpoint, write_checkpoint
 from posenet.data.store_list import open_data_sets
 from posenet.errors import CheckpointError, ConfigError
 from posenet.settings import Config, load_config
+from posenet.training.fingerprints import digest_of_validation
 from posenet.training.resume import config_of_run, find_checkpoint
-from posenet.training.run_data import digest_of_validation
 from posenet.training.run_settings import folder_of_run
 from tests.helpers.drawn_data import document, person, write_annotations, write_images
 from tests.helpers.process_groups import fork_ranks, run_in_processes
@@ -76,36 +76,33 @@ def test_a_run_that_is_interrupted_in_every_way_ends_like_an_uninterrupted_one(s
     assert 3 < last(tmp_path / "whole")["average"]["count"] < 9
 
 
-def train_in_processes(
-    ranks: int, stores: Stores, folder: Path, *settings: str, kind: str = "", step: int = 0, rank: int = 0
-) -> list[int]:
-    """Start or resume a run, until "max-steps", or a signal to one process in a forward pass; return exit statuses."""
+def train_in_processes(stores: Stores, folder: Path, killed_at: int = 0) -> list[int]:
+    """Start or resume a run of two processes, of which SIGKILL ends the second in a forward pass; the exit statuses."""
     resume = folder.exists()
 
     def train(own: int) -> None:
         def interrupt(forward_pass: int, terms: torch.Tensor) -> torch.Tensor:
-            if forward_pass == step and own == rank and kind != "max-steps":
-                os.kill(os.getpid(), signal.Signals[kind])
+            if forward_pass == killed_at and own == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
             return terms
 
-        runtime = ChangingDistributedRuntime(timeout_minutes=0.5) if ranks > 1 else ChangingRuntime(interrupt)
+        runtime = ChangingDistributedRuntime(timeout_minutes=0.5)
         runtime.change = interrupt
-        options: dict[str, Any] = {"resume": resume, "runtime": runtime, "max_steps": (kind == "max-steps") * step}
-        train_tiny(stores, folder, *STATEFUL, "optim.accumulate=1", *settings, **options)
+        train_tiny(stores, folder, *STATEFUL, "optim.accumulate=1", resume=resume, runtime=runtime)
         runtime.close()
 
-    return [wait_for_exit(pid) for pid in fork_ranks(ranks, train, folder.with_name(f"{folder.name}-outputs"))]
+    return [wait_for_exit(pid) for pid in fork_ranks(2, train, folder.with_name(f"{folder.name}-outputs"))]
 
 
 @pytest.mark.slow
 def test_a_run_of_two_processes_of_which_one_is_killed_ends_like_an_uninterrupted_one(
     stores: Stores, tmp_path: Path
 ) -> None:
-    assert train_in_processes(2, stores, tmp_path / "whole") == [0, 0]
-    assert train_in_processes(2, stores, tmp_path / "parts", kind="SIGKILL", step=4, rank=1) == [1, -9]
+    assert train_in_processes(stores, tmp_path / "whole") == [0, 0]
+    assert train_in_processes(stores, tmp_path / "parts", killed_at=4) == [1, -9]
     assert "lost the other processes" in (tmp_path / "parts-outputs" / "0.txt").read_text()
     assert last(tmp_path / "parts")["progress"]["total_steps"] >= 2
-    assert train_in_processes(2, stores, tmp_path / "parts") == [0, 0]
+    assert train_in_processes(stores, tmp_path / "parts") == [0, 0]
     assert_same_run(tmp_path / "parts", tmp_path / "whole")
 
 
@@ -229,10 +226,10 @@ def test_a_resumed_run_keeps_its_settings_except_new_ones(
     whole = load_config(None, [*data_settings(stores), "model.stacks=1", "model.width=16", "model.growth=2"])
     caplog.set_level(logging.INFO)
 
-    def resumed(resume: bool | str, experiment: Config | str | None, *overrides: str, warmup: bool = False) -> Config:
+    def resumed(resume: bool | str, experiment: Config | str | None, *overrides: str) -> Config:
         folder = folder_of_run(experiment, overrides, resume)
         assert folder.resolve() == tmp_path / "run"
-        config = config_of_run(experiment, overrides, warmup, folder, find_checkpoint(folder, resume))
+        config = config_of_run(experiment, overrides, folder, find_checkpoint(folder, resume))
         assert config.checkpoint.path == str(folder)
         return config
 
@@ -247,7 +244,6 @@ def test_a_resumed_run_keeps_its_settings_except_new_ones(
     assert "train.weights is only for new runs; this one continues with the weights in run/last.pth" in caplog.text
     replaced = resumed("run", whole)
     assert replaced.train.batch_size == 4 and replaced.optim.lr == 1e-3  # a Config replaces all
-    assert resumed("run", None, "optim.warmup_epochs=0", warmup=True).optim.warmup_epochs == 1
     assert posenet.train(None, resume="run", max_steps=2, progress=False).steps == 2
 
 
@@ -289,16 +285,14 @@ def test_a_return_to_a_step_before_the_best_one_forgets_its_score(stores: Stores
 
 def test_scores_on_other_validation_data_count_no_more(stores: Stores, tmp_path: Path) -> None:
     assert train_tiny(stores, tmp_path, "train.epochs=1").best
+    state = last(tmp_path)
+    write_checkpoint(tmp_path / "last.pth", state | {"validation": "3 images"})  # of an earlier version
+    assert posenet.train(None, ["train.epochs=2"], resume=tmp_path, max_steps=7, progress=False).best
+    write_checkpoint(tmp_path / "last.pth", state)
     other = [f"data.val={stores['train']}", "data.allow_overlap=true", "train.epochs=2"]
     result = posenet.train(None, other, resume=tmp_path, max_steps=7, progress=False)
     assert result.best == {}
     assert posenet.train(None, (), resume=tmp_path, progress=False).best
-
-
-def test_a_text_of_another_form_about_validation_data_says_nothing(stores: Stores, tmp_path: Path) -> None:
-    train_tiny(stores, tmp_path, "train.epochs=1")
-    write_checkpoint(tmp_path / "last.pth", last(tmp_path) | {"validation": "3 images"})
-    assert posenet.train(None, ["train.epochs=2"], resume=tmp_path, max_steps=7, progress=False).best
 
 
 def test_the_ids_of_validation_images_do_not_change_what_scores_are(tmp_path: Path) -> None:
@@ -354,18 +348,6 @@ def test_a_forked_process_trains_while_a_thread_of_its_parent_does(stores: Store
         status = wait_for_exit(fork_process(partial(train_tiny, stores, tmp_path / "forked", max_steps=1)))
         ended.set()
     assert status == 0 and run.result().steps == 1
-
-
-def test_a_damaged_last_checkpoint_is_replaced_by_an_older_one(
-    stores: Stores, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    train_tiny(stores, tmp_path, "checkpoint.every_steps=1", max_steps=2)
-    with open(tmp_path / "last.pth", "r+b") as file:
-        file.truncate(1000)
-    with caplog.at_level(logging.INFO):
-        train_tiny(stores, tmp_path, resume=True, max_steps=3)
-    assert f"{tmp_path / 'last.pth'} is not a checkpoint" in caplog.text
-    assert f"using {tmp_path / 'step-00000001.pth'} instead" in caplog.text
 
 
 def test_there_may_be_nothing_to_resume(stores: Stores, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from posenet.errors import PosenetError
-from posenet.training.run_settings import check_before_start, config_of_new_run, name_of_run
+from posenet.training.run_settings import check_before_start, name_of_run
 from tests.helpers.source_files import ROOT
 
 
@@ -56,13 +56,6 @@ def test_a_missing_store_of_an_experiment_says_what_to_do_before(path: str | Pat
     assert "data/demo/train.h5" in str(error.value) and "posenet config demo" in str(error.value)
     with pytest.raises(PosenetError, match=r"b.h5 does not exist; build it"):
         check_before_start(path, ["data.train=b.h5"])
-
-
-@pytest.mark.parametrize("given, expected", [("0", 1), ("2", 2)])
-def test_a_warmup_is_added_only_where_there_is_none(given: str, expected: float) -> None:
-    overrides = [f"optim.warmup_epochs={given}"]
-    assert config_of_new_run(None, overrides).optim.warmup_epochs == float(given)
-    assert config_of_new_run(None, overrides, warmup=True).optim.warmup_epochs == expected
 
 
 def test_a_run_is_called_after_the_first_name_that_tells_sets_apart(tmp_path: Path) -> None:

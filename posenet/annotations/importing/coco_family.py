@@ -12,7 +12,7 @@ from typing import Any
 
 from posenet.annotations.coco import Entry, select_sections
 from posenet.annotations.image_files import find_images_near
-from posenet.annotations.importing.imported import ImportedAnnotations, Options, Source, readable, shape_of
+from posenet.annotations.importing.imported import ImportedAnnotations, Source, shape_of
 from posenet.errors import DataError
 from posenet.skeleton import COCO
 
@@ -43,13 +43,13 @@ PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
 _LENGTHS = {len(names): names for names in (WHOLE_BODY, HALPE, HALPE_BODY)}
 
 
-def import_coco(source: Source, options: Options) -> ImportedAnnotations:
+def import_coco(source: Source) -> ImportedAnnotations:
     """Read a COCO keypoint file, or one of its family.
 
     Raises:
         DataError: the content is not that of a COCO file, has no such part, or its images are not found.
     """
-    document, path, part = source.content, source.path, options.part
+    document, path, part = source.content, source.path, source.part
     sections = select_sections(document, path)
     is_whole_body = any("face_kpts" in entry or "foot_kpts" in entry for entry in sections["annotations"])
     if part is not None and part not in PARTS:
@@ -57,12 +57,11 @@ def import_coco(source: Source, options: Options) -> ImportedAnnotations:
     if part is not None and not is_whole_body:
         raise DataError(f"{path} has one list of keypoints; part={part} is for COCO-WholeBody, leave it out")
     _refuse_joined_objects(document, sections, path)
-    with readable(path):
-        if is_whole_body:
-            sections = _read_parts(sections, part or "whole")
-        sections = sections | {"categories": _name_keypoints(sections)}
-    folder, listed = _locate(sections["images"], path, options.images)
-    return ImportedAnnotations(dict(document) | sections | {"images": listed}, folder, ())
+    if is_whole_body:
+        sections = _read_parts(sections, part or "whole")
+    folder, images = _locate(sections["images"], source)
+    own = sections | {"images": images, "categories": _name_keypoints(sections)}
+    return ImportedAnnotations(document | own, folder, ())
 
 
 def _refuse_joined_objects(document: dict[str, Any], sections: dict[str, list[Entry]], path: Path) -> None:
@@ -108,7 +107,7 @@ def _name_keypoints(sections: dict[str, list[Entry]]) -> list[Entry]:
     ]
 
 
-def import_posetrack(source: Source, options: Options) -> ImportedAnnotations:
+def import_posetrack(source: Source) -> ImportedAnnotations:
     """Read a folder with a file for each video as one set. Ids that two files have are numbered anew."""
     sections: dict[str, list[Entry]] = {"images": [], "annotations": [], "categories": []}
     for document in source.content.values():
@@ -123,16 +122,16 @@ def import_posetrack(source: Source, options: Options) -> ImportedAnnotations:
             entry | {"image_id": numbers.get(entry.get("image_id")), "id": number}
             for number, entry in enumerate(own["annotations"], len(sections["annotations"]) + 1)
         ]
-    return import_coco(source._replace(content=sections), options)
+    return import_coco(source._replace(content=sections))
 
 
-def _locate(listed: Sequence[Entry], path: Path, images: str | Path | None) -> tuple[Path, list[Entry]]:
+def _locate(listed: Sequence[Entry], source: Source) -> tuple[Path, list[Entry]]:
     """The folder of the images, and their entries with names relative to it.
 
     Names stay as they are where they are right below some folder; else they are found by the ends of their paths.
     """
     names = [image["file_name"] for image in listed if isinstance(image.get("file_name"), str)]
-    files, found = find_images_near(path, images, names)
+    files, found = find_images_near(source.path, source.images, names)
     bases = {_base(file, name) for name, file in found.items()}
     base = bases.pop()
     if base is not None and not bases:

@@ -19,10 +19,8 @@ from posenet.annotations.importing.imported import (
     ImportedAnnotations,
     Notes,
     Object,
-    Options,
     Source,
     by_file,
-    readable,
 )
 from posenet.errors import DataError
 from posenet.files import read_input
@@ -42,27 +40,25 @@ def parse_xml(path: Path) -> ElementTree.Element:
         raise DataError(f"{path} is not a whole XML file of CVAT ({reason}); export the task again") from error
 
 
-def import_cvat(source: Source, options: Options) -> ImportedAnnotations:
+def import_cvat(source: Source) -> ImportedAnnotations:
     """Read the export of a task. The frames of a video that was exported without images are written to a folder."""
-    root, path = source.content, source.path
-    notes = Notes(list)
-    with readable(path):
-        if root.find("image") is not None:
-            by_name = {image.attrib["name"]: list(image) for image in root.iter("image")}
-            shapes_of = by_file(by_name, path, options.images, notes)
-        else:
-            shapes_of = _shapes_of_frames(source, options, notes)
-        objects_of = {file: _read_objects(shapes, notes, file.name) for file, shapes in shapes_of.items()}
+    root, notes = source.content, Notes(list)
+    if root.find("image") is not None:
+        by_name = {image.attrib["name"]: list(image) for image in root.iter("image")}
+        shapes_of = by_file(by_name, source, notes)
+    else:
+        shapes_of = _shapes_of_frames(source, notes)
+    objects_of = {file: _read_objects(shapes, notes, file.name) for file, shapes in shapes_of.items()}
     used = {item.category for items in objects_of.values() for item in items if item.points}
     labels = [label for label in root.iter("label") if label.findtext("parent") in used]
     listed = list(dict.fromkeys(label.findtext("name") or "" for label in labels))
-    return convert_objects(objects_of, path, options.keypoints, notes, listed=listed, edges=_read_edges(root))
+    return convert_objects(objects_of, source, notes, listed=listed, edges=_read_edges(root))
 
 
-def _shapes_of_frames(source: Source, options: Options, notes: Notes) -> dict[Path, list[Shape]]:
+def _shapes_of_frames(source: Source, notes: Notes) -> dict[Path, list[Shape]]:
     """The shapes of every frame of a video, by its image: a track is split into its frames."""
     root, path = source.content, source.path
-    files = ImageFiles(Path(options.images or path.parent))
+    files = ImageFiles(Path(source.images or path.parent))
     shapes: dict[int, list[Shape]] = {}
     for track in root.iter("track"):
         for shape in track:
@@ -84,7 +80,7 @@ def _shapes_of_frames(source: Source, options: Options, notes: Notes) -> dict[Pa
                 f"{path} has frames of {name}, which are not in {files.folder}; export the task with images, or name "
                 "the folder of the video with images=DIR"
             )
-        found |= write_frames(video, numbers, options.frames or path.with_name(f"{path.stem}_frames"))
+        found |= write_frames(video, numbers, source.frames_folder)
     notes[MISSING_IMAGES] += [f"frame {number}" for number in numbers if not found[number]]
     return {image: shapes[number] for number, image in found.items() if image}
 

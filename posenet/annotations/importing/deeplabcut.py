@@ -20,7 +20,6 @@ from posenet.annotations.importing.imported import (
     ImportedAnnotations,
     Notes,
     Object,
-    Options,
     Source,
     readable,
     to_coco,
@@ -42,7 +41,7 @@ def find_tables(folder: Path) -> list[Path]:
     return sorted(folder.glob("labeled-data/*/CollectedData_*.csv"))
 
 
-def import_deeplabcut(source: Source, options: Options) -> ImportedAnnotations:
+def import_deeplabcut(source: Source) -> ImportedAnnotations:
     """Read the labels of a project, or of one video."""
     notes = Notes(list)
     objects_of: dict[Path, list[Object]] = {}
@@ -51,7 +50,7 @@ def import_deeplabcut(source: Source, options: Options) -> ImportedAnnotations:
         with readable(table):
             columns, rows = _read_table(table)
         names |= dict.fromkeys(part for _, part, _ in columns)
-        files = ImageFiles(Path(options.images or table.parent))
+        files = ImageFiles(Path(source.images or table.parent))
         for name, *cells in rows:
             image = files.find(name)
             if image is None:
@@ -63,7 +62,7 @@ def import_deeplabcut(source: Source, options: Options) -> ImportedAnnotations:
         raise DataError(
             f"no image of {source.path} is there; copy the folders labeled-data too, or name one with images=DIR"
         )
-    return to_coco(sorted(objects_of), objects_of.__getitem__, list(options.keypoints or names), notes)
+    return to_coco(dict(sorted(objects_of.items())), list(source.keypoints or names), notes)
 
 
 def _read_table(path: Path) -> tuple[list[tuple[str, str, str]], list[list[str]]]:

@@ -13,8 +13,7 @@ from posenet.annotations.coco import SECTIONS, read_document
 from posenet.annotations.importing.coco_family import import_coco, import_posetrack
 from posenet.annotations.importing.cvat import import_cvat, parse_xml
 from posenet.annotations.importing.deeplabcut import find_tables, import_deeplabcut, is_table
-from posenet.annotations.importing.imported import ImportedAnnotations, Source
-from posenet.annotations.importing.imported import Options as Options
+from posenet.annotations.importing.imported import ImportedAnnotations, Source, readable
 from posenet.annotations.importing.label_studio import import_label_studio
 from posenet.annotations.importing.labelme import import_labelme, is_labelme
 from posenet.annotations.importing.published_sets import (
@@ -48,16 +47,14 @@ class Format(NamedTuple):
 
     name: str
     fits: Callable[[Source], bool]
-    read: Callable[[Source, Options], ImportedAnnotations]
-    has_splits: bool = False
-    """Whether one file describes the parts for training and for validation."""
+    read: Callable[[Source], ImportedAnnotations]
 
 
 def read_annotations(
     path: str | Path,
     *,
     images: str | Path | None = None,
-    split: str = "train",
+    split: str | None = None,
     keypoints: Sequence[str] | None = None,
     part: str | None = None,
     frames: Path | None = None,
@@ -67,7 +64,7 @@ def read_annotations(
     Args:
         path: a file, or a folder whose files are one data set together.
         images: folder of the images, at any depth; None searches beside the annotations.
-        split: of YOLO-pose, the part to read.
+        split: of YOLO-pose, the part to read; None for train.
         keypoints: their names in order, for formats that do not state them.
         part: of COCO-WholeBody; see ``coco_family.PARTS``.
         frames: folder for the frames of videos; None for one beside the annotations.
@@ -76,14 +73,14 @@ def read_annotations(
         ConfigError: a package for the format is not installed.
         DataError: the format is not known, a file is damaged, or no image is found.
     """
-    return read_source(*recognise(path), Options(images, split, keypoints, part, frames))
-
-
-def read_source(format_: Format, source: Source, options: Options) -> ImportedAnnotations:
-    """Read what ``recognise`` has found; see ``read_annotations``."""
-    if options.part is not None and format_.read is not import_coco:
-        raise DataError(f"{source.path} is {format_.name}; part={options.part} is for COCO-WholeBody, leave it out")
-    return format_.read(source, options)
+    format_, source = recognise(path)
+    if part is not None and format_.read is not import_coco:
+        raise DataError(f"{path} is {format_.name}; part={part} is for COCO-WholeBody, leave it out")
+    if split is not None and format_.read is not import_yolo_pose:
+        raise DataError(f"{path} has no splits, which only YOLO-pose has; leave out split=NAME")
+    source = source._replace(images=images, split=split or "train", keypoints=keypoints, part=part, frames=frames)
+    with readable(source.path):
+        return format_.read(source)
 
 
 def recognise(path: str | Path) -> tuple[Format, Source]:
@@ -180,7 +177,7 @@ def _is_interhand(source: Source) -> bool:
 
 
 FORMATS = (
-    Format("YOLO-pose", lambda source: source.kind == "yaml", import_yolo_pose, has_splits=True),
+    Format("YOLO-pose", lambda source: source.kind == "yaml", import_yolo_pose),
     Format("Label Studio", lambda source: _is_list(source, "data"), import_label_studio),
     Format(
         "Labelme",

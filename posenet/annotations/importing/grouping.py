@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from posenet.annotations.importing.imported import FEW, ImportedAnnotations, Notes, Object, to_coco
+from posenet.annotations.importing.imported import FEW, ImportedAnnotations, Notes, Object, Source, to_coco
 from posenet.errors import DataError
 from posenet.messages import truncate_for_message
 from posenet.skeleton import COCO
@@ -119,8 +119,7 @@ def _join_boxes(objects: dict[Hashable, Object]) -> list[Object]:
 
 def convert_objects(
     objects_of: Mapping[Path, Sequence[Object]],
-    path: Path,
-    given: Sequence[str] | None,
+    source: Source,
     notes: Notes,
     *,
     listed: Sequence[str] = (),
@@ -134,12 +133,12 @@ def convert_objects(
     else in the order of their appearance.
 
     Args:
-        path: of the annotations, for messages.
         is_typed: whether the names are typed for every point, so that some may be mistyped.
 
     Raises:
         DataError: nothing has keypoints, which of them belong together is not known, or a name is given twice.
     """
+    path, given = source.path, source.keypoints
     if is_typed:
         objects_of = _join_spellings(objects_of, notes)
     everything = [(image.name, item) for image, items in objects_of.items() for item in items if item.points]
@@ -162,7 +161,7 @@ def convert_objects(
     known = next((names for names in (tuple(listed), COCO.file_names) if set(places) <= set(names)), tuple(places))
     names = tuple(given or known)
     notes[OTHER_NAMES] += [name for name, images in places.items() if name not in names for _ in images]
-    return to_coco(list(objects_of), objects_of.__getitem__, names, notes, edges=edges, whole=whole)
+    return to_coco(objects_of, names, notes, edges=edges, whole=whole)
 
 
 def _join_spellings(objects_of: Mapping[Path, Sequence[Object]], notes: Notes) -> dict[Path, list[Object]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -39,18 +39,8 @@ Notes = defaultdict[str, list[str]]
 """What an import leaves out, or does in its own way, with the names of the images or tasks."""
 
 
-class Options(NamedTuple):
-    """How a data set is read; see ``formats.read_annotations``."""
-
-    images: str | Path | None = None
-    split: str = "train"
-    keypoints: Sequence[str] | None = None
-    part: str | None = None
-    frames: Path | None = None
-
-
 class Source(NamedTuple):
-    """A file or a folder, and what is in it."""
+    """A file or a folder, what is in it, and how it is read; see ``formats.read_annotations``."""
 
     path: Path
     kind: str
@@ -58,6 +48,16 @@ class Source(NamedTuple):
     content: Any
     """Of a JSON file the document, of an XML file the root, of a MAT file the variables. Of a folder: its files, with
     their content where that is JSON."""
+    images: str | Path | None = None
+    split: str = "train"
+    keypoints: Sequence[str] | None = None
+    part: str | None = None
+    frames: Path | None = None
+
+    @property
+    def frames_folder(self) -> Path:
+        """Where frames of videos are written."""
+        return self.frames or self.path.with_name(f"{self.path.stem}_frames")
 
 
 class Object(NamedTuple):
@@ -90,24 +90,11 @@ def readable(path: Path) -> Iterator[None]:
         raise DataError(f"{path} cannot be read ({reason}); it may be damaged: export it again") from error
 
 
-def by_file(
-    objects_of: Mapping[str, Content], path: Path, images: str | Path | None, notes: Notes
-) -> dict[Path, Content]:
+def by_file(objects_of: Mapping[str, Content], source: Source, notes: Notes) -> dict[Path, Content]:
     """What the images have, by their files in place of their names; ``DataError`` if none is there."""
-    _, found = find_images_near(path, images, list(objects_of))
+    _, found = find_images_near(source.path, source.images, list(objects_of))
     notes[MISSING_IMAGES] += [name for name in objects_of if name not in found]
     return {file: objects_of[name] for name, file in found.items()}
-
-
-def note_lines(notes: Notes) -> tuple[str, ...]:
-    """Each note in one line, with the number of names and the first of them."""
-    lines = []
-    for note, names in notes.items():
-        different = list(dict.fromkeys(names))
-        if different:
-            shown = to_single_line(", ".join(different[:SHOWN_NAMES]))
-            lines.append(f"{note}: {len(names)} ({shown}{', ...' if len(different) > SHOWN_NAMES else ''})")
-    return tuple(lines)
 
 
 def are_few(num_faults: int, count: int) -> bool:
@@ -116,8 +103,7 @@ def are_few(num_faults: int, count: int) -> bool:
 
 
 def to_coco(
-    images: Sequence[Path],
-    objects_of: Callable[[Path], Sequence[Object]],
+    objects_of: Mapping[Path, Sequence[Object] | DataError],
     names: Sequence[str],
     notes: Notes,
     *,
@@ -131,8 +117,8 @@ def to_coco(
     A few images that cannot be used, or whose objects cannot be read, are left out and named in the notes.
 
     Args:
-        images: the innermost folder that holds all becomes that of the data set.
-        objects_of: the objects of an image; ``DataError`` if they cannot be read.
+        objects_of: those of every image, or why they cannot be read. The innermost folder that holds all images becomes
+            that of the data set.
         names: of the keypoints, in order. Edges and twins of others are left out.
         categories: names by id; None numbers those of the objects from 1.
         whole: the share that is the whole image: 1 for fractions, 100 for percentages; None for pixels.
@@ -140,7 +126,7 @@ def to_coco(
     Raises:
         DataError: more than a few images cannot be used.
     """
-    folder = Path(os.path.commonpath([path.parent for path in images]))
+    folder = Path(os.path.commonpath([path.parent for path in objects_of]))
 
     def read_image(path: Path) -> Entry | DataError:
         try:
@@ -156,22 +142,19 @@ def to_coco(
     objects: list[tuple[Entry, Object]] = []
     failures: list[DataError] = []
     workers = usable_cores()
-    found = map_in_threads(read_image, images, workers=workers, ahead=16 * workers)
-    for path, image in zip(images, progress_bar(found, "images", len(images))):
-        try:
-            if isinstance(image, DataError):
-                raise image
-            own = objects_of(path)
-        except DataError as error:
-            failures.append(error)
-            continue
-        entries.append({"id": len(entries) + 1} | image)
-        objects += [(entries[-1], item) for item in own]
-    if failures and not are_few(len(failures), len(images)):
-        others = f" (and {len(failures) - 1} of {len(images)} images more)" if len(failures) > 1 else ""
+    found = map_in_threads(read_image, objects_of, workers=workers, ahead=16 * workers)
+    for own, image in zip(objects_of.values(), progress_bar(found, "images", len(objects_of))):
+        if isinstance(image, DataError):
+            failures.append(image)
+        elif isinstance(own, DataError):
+            failures.append(own)
+        else:
+            entries.append({"id": len(entries) + 1} | image)
+            objects += [(entries[-1], item) for item in own]
+    if failures and not are_few(len(failures), len(objects_of)):
+        others = f" (and {len(failures) - 1} of {len(objects_of)} images more)" if len(failures) > 1 else ""
         raise DataError(f"{failures[0]}{others}") from failures[0]
-    if failures:
-        notes[_FAILED] += map(str, failures)
+    notes[_FAILED] += map(str, failures)
     if categories is None:
         categories = dict(enumerate(dict.fromkeys(item.category for _, item in objects), 1))
     shape = shape_of(names, edges, twins)
@@ -180,7 +163,13 @@ def to_coco(
         "annotations": _annotations(objects, names, {name: number for number, name in categories.items()}, whole),
         "categories": [{"id": number, "name": name} | shape for number, name in categories.items()],
     }
-    return ImportedAnnotations(document, folder, note_lines(notes))
+    lines = []
+    for note, places in notes.items():
+        different = list(dict.fromkeys(places))
+        if different:
+            shown = to_single_line(", ".join(different[:SHOWN_NAMES]))
+            lines.append(f"{note}: {len(places)} ({shown}{', ...' if len(different) > SHOWN_NAMES else ''})")
+    return ImportedAnnotations(document, folder, tuple(lines))
 
 
 def shape_of(

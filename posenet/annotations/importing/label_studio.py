@@ -17,7 +17,6 @@ from posenet.annotations.importing.imported import (
     ImportedAnnotations,
     Notes,
     Object,
-    Options,
     Source,
     are_few,
     by_file,
@@ -35,7 +34,7 @@ _ROTATED = "tasks with an image that was rotated in Label Studio, left out: rota
 _Region = Mapping[str, Any]
 
 
-def import_label_studio(source: Source, options: Options) -> ImportedAnnotations:
+def import_label_studio(source: Source) -> ImportedAnnotations:
     """Read a JSON export, whose images are found by their names at any depth."""
     path = source.path
     notes = Notes(list)
@@ -62,8 +61,7 @@ def import_label_studio(source: Source, options: Options) -> ImportedAnnotations
         raise DataError(
             f"{path} has no task with an annotation; label and submit some, then export the project as JSON"
         )
-    found = by_file(objects_of, path, options.images, notes)
-    return convert_objects(found, path, options.keypoints, notes, whole=100)
+    return convert_objects(by_file(objects_of, source, notes), source, notes, whole=100)
 
 
 def _image_name(data: Mapping[str, Any]) -> str:

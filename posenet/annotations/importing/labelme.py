@@ -20,7 +20,6 @@ from posenet.annotations.importing.imported import (
     ImportedAnnotations,
     Notes,
     Object,
-    Options,
     Source,
     by_file,
     readable,
@@ -34,7 +33,7 @@ def is_labelme(content: object) -> bool:
     return isinstance(content, dict) and "shapes" in content and "imagePath" in content
 
 
-def import_labelme(source: Source, options: Options) -> ImportedAnnotations:
+def import_labelme(source: Source) -> ImportedAnnotations:
     """Read a file, or those of a folder; all points count as visible."""
     files = source.content if source.kind == "json files" else {source.path: source.content}
     notes = Notes(list)
@@ -42,8 +41,7 @@ def import_labelme(source: Source, options: Options) -> ImportedAnnotations:
     for path, content in files.items():
         with readable(path):
             objects_of[str(content["imagePath"])] = _read_objects(content["shapes"], notes, path.name)
-    found = by_file(objects_of, source.path, options.images, notes)
-    return convert_objects(found, source.path, options.keypoints, notes, is_typed=True)
+    return convert_objects(by_file(objects_of, source, notes), source, notes, is_typed=True)
 
 
 def _read_objects(shapes: Sequence[Mapping[str, Any]], notes: Notes, name: str) -> list[Object]:

@@ -17,10 +17,8 @@ from posenet.annotations.importing.imported import (
     ImportedAnnotations,
     Notes,
     Object,
-    Options,
     Source,
     by_file,
-    readable,
     to_coco,
 )
 from posenet.errors import DataError
@@ -47,29 +45,25 @@ Person = tuple[str, np.ndarray | None, list[float] | None]
 
 def reader_of(
     names: Sequence[str] | str, people_of: Callable[[Any], Iterator[Person]], category: str = "person"
-) -> Callable[[Source, Options], ImportedAnnotations]:
+) -> Callable[[Source], ImportedAnnotations]:
     """A reader of files whose content ``people_of`` turns to people.
 
     Args:
         names: of the keypoints, or the key of the content that lists them.
     """
 
-    def read(source: Source, options: Options) -> ImportedAnnotations:
+    def read(source: Source) -> ImportedAnnotations:
         notes = Notes(list)
         people: dict[str, list[Object]] = {}
-        with readable(source.path):
-            order = [str(name) for name in source.content[names]] if isinstance(names, str) else list(names)
-            for image, keypoints, box in people_of(source.content):
-                own = people.setdefault(str(image), [])
-                if keypoints is None and box is None:
-                    continue
-                rows = np.zeros((len(order), 3)) if keypoints is None else keypoints
-                if len(rows) != len(order):
-                    raise ValueError(f"a person of {image} has {len(rows)} keypoints, not {len(order)}")
-                own.append(Object(category, dict(zip(order, rows.tolist())), box))
-                notes[_NO_KEYPOINTS] += [] if rows[:, 2].any() else [str(image)]
-        found = by_file(people, source.path, options.images, notes)
-        return to_coco(list(found), found.__getitem__, order, notes)
+        order = [str(name) for name in source.content[names]] if isinstance(names, str) else list(names)
+        for image, keypoints, box in people_of(source.content):
+            own = people.setdefault(str(image), [])
+            if keypoints is None and box is None:
+                continue
+            rows = np.zeros((len(order), 3)) if keypoints is None else keypoints
+            own.append(Object(category, dict(zip(order, rows.tolist(), strict=True)), box))
+            notes[_NO_KEYPOINTS] += [] if rows[:, 2].any() else [str(image)]
+        return to_coco(by_file(people, source, notes), order, notes)
 
     return read
 
@@ -200,7 +194,7 @@ import_ochuman = reader_of("keypoint_names", _people_of_ochuman)
 _read_interhand = reader_of(INTERHAND_NAMES, _people_of_interhand, "hands")
 
 
-def import_interhand(source: Source, options: Options) -> ImportedAnnotations:
+def import_interhand(source: Source) -> ImportedAnnotations:
     """Read InterHand2.6M: the 42 keypoints of two hands, as their cameras see them."""
     content = dict(source.content)
     for key, end in (("cameras", "camera"), ("joints", "joint_3d")):
@@ -208,4 +202,4 @@ def import_interhand(source: Source, options: Options) -> ImportedAnnotations:
         if not path.is_file():
             raise DataError(f"{source.path} has no positions in its images; put {path.name} beside it")
         content[key] = read_document(path)
-    return _read_interhand(source._replace(content=content), options)
+    return _read_interhand(source._replace(content=content))

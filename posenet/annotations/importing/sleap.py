@@ -18,7 +18,6 @@ from posenet.annotations.importing.imported import (
     ImportedAnnotations,
     Notes,
     Object,
-    Options,
     Source,
     to_coco,
 )
@@ -38,7 +37,7 @@ def require_sleap_io() -> Any:
     return sleap_io
 
 
-def import_sleap(source: Source, options: Options) -> ImportedAnnotations:
+def import_sleap(source: Source) -> ImportedAnnotations:
     """Read the labels that were made or corrected by hand; predictions are left out."""
     path = source.path
     sleap_io = require_sleap_io()
@@ -57,19 +56,18 @@ def import_sleap(source: Source, options: Options) -> ImportedAnnotations:
     name = str(skeleton.name or "skeleton")
     category = CATEGORY if name.lower().startswith("skeleton") else name
     objects_of: dict[Path, list[Object]] = {}
-    files = ImageFiles(Path(options.images or path.parent))
-    folder = options.frames or path.with_name(f"{path.stem}_frames")
+    files = ImageFiles(Path(source.images or path.parent))
     for number, video in enumerate(labels.videos, 1):
         own = {int(frame.frame_idx): frame for frame in labelled if frame.video is video}
-        paths = _find_images(video, number, list(own), files, folder) if own else {}
+        paths = _find_images(video, number, list(own), files, source.frames_folder) if own else {}
         notes[MISSING_IMAGES] += [f"frame {index} of video {number}" for index in own if index not in paths]
         for index, image in paths.items():
             objects_of[image] = [Object(category, _points(instance)) for instance in own[index].user_instances]
     if not objects_of:
         raise DataError(f"no image and no video of {path} is in {files.folder}; name their folder with images=DIR")
-    names = list(options.keypoints or skeleton.node_names)
+    names = list(source.keypoints or skeleton.node_names)
     edges, twins = skeleton.edge_names, [tuple(pair) for pair in skeleton.symmetry_names]
-    return to_coco(list(objects_of), objects_of.__getitem__, names, notes, edges=edges, twins=twins)
+    return to_coco(objects_of, names, notes, edges=edges, twins=twins)
 
 
 def _points(instance: Any) -> dict[str, tuple[float, float, int]]:

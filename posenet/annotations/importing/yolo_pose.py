@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from posenet.annotations.coco import Entry
-from posenet.annotations.importing.imported import ImportedAnnotations, Notes, Object, Options, Source, to_coco
+from posenet.annotations.importing.imported import ImportedAnnotations, Notes, Object, Source, to_coco
 from posenet.annotations.twins import is_flip_idx
 from posenet.errors import ConfigError, DataError
 from posenet.files import read_input
@@ -33,7 +33,7 @@ FEW_CORNERS = 2
 MIN_KEYPOINTS = 3
 """Labelled keypoints of an object that shows whether its box is two corners."""
 
-_WITHOUT_FILE = "images without a label file, kept, with nobody in them"
+_WITHOUT_FILE = "images without a label file, which show nobody"
 _BOXES = "images with boxes without keypoints, which training ignores"
 
 
@@ -49,7 +49,7 @@ class YoloFormat(NamedTuple):
     has_visibility: bool
 
 
-def import_yolo_pose(source: Source, options: Options) -> ImportedAnnotations:
+def import_yolo_pose(source: Source) -> ImportedAnnotations:
     """Read one split, such as train or val, of the data set of a ``data.yaml``.
 
     The names of the keypoints are those that are given, or those in ``kpt_names``, or COCO's if there are 17, or
@@ -60,11 +60,11 @@ def import_yolo_pose(source: Source, options: Options) -> ImportedAnnotations:
         DataError: a file is missing or cannot be read, or is not of this format.
     """
     path = source.path
-    if options.images is not None:
+    if source.images is not None:
         raise DataError(f"{path} names the folders of its images; leave out images=DIR")
     content = _read_yaml(path)
-    layout = _parse_format(content, path, options.keypoints)
-    images = _find_images(content, path, options.split)
+    layout = _parse_format(content, path, source.keypoints)
+    images = _find_images(content, path, source.split)
     flip_idx = content.get("flip_idx") or []
     if flip_idx and not is_flip_idx(flip_idx, len(layout.keypoints)):
         raise DataError(
@@ -73,17 +73,20 @@ def import_yolo_pose(source: Source, options: Options) -> ImportedAnnotations:
         )
     notes = Notes(list)
 
-    def read_objects(image: Path) -> list[Object]:
-        objects = _read_labels(label_path(image), layout)
+    objects_of: dict[Path, list[Object] | DataError] = {}
+    for image in images:
+        try:
+            objects = _read_labels(label_path(image), layout)
+        except DataError as error:
+            objects_of[image] = error
+            continue
+        objects_of[image] = objects or []
         if objects is None:
             notes[_WITHOUT_FILE].append(image.name)
         elif not all(item.points for item in objects):
             notes[_BOXES].append(image.name)
-        return objects or []
-
     imported = to_coco(
-        images,
-        read_objects,
+        objects_of,
         layout.keypoints,
         notes,
         twins=[(name, layout.keypoints[twin]) for name, twin in zip(layout.keypoints, flip_idx)],

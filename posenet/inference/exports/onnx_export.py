@@ -19,7 +19,7 @@ from posenet.errors import DataError
 from posenet.images import read_image
 from posenet.inference.exports.runtimes import CONSTANTS, INPUT, OUTPUT, PROPERTY, require_packages
 from posenet.model.fused import FusedNetwork
-from posenet.model.input_format import images_to_input
+from posenet.model.layers import images_to_input
 from posenet.progress_bar import progress_bar
 from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, PADDING, Config, config_to_dict
 from posenet.skeleton.skeleton_file import skeleton_to_table

@@ -30,7 +30,6 @@ from tests.helpers.other_formats import (
     write_label_studio_json,
     write_labelme,
     write_lsp,
-    write_lsp_extended,
     write_mpii,
     write_mpii_list,
     write_ochuman,
@@ -117,7 +116,7 @@ def test_keypoints_are_those_that_were_labelled(
 def test_yolo_pose_is_recognised(tmp_path: Path) -> None:
     pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'simplepose[yolo]'")
     path = write(tmp_path, write_yolo_pose)
-    assert recognise(path)[0].has_splits
+    assert recognise(path)[0].name == "YOLO-pose"
     assert compare(read_annotations(path)) == 3
 
 
@@ -125,7 +124,7 @@ def test_a_flag_of_leeds_sports_pose_means_hidden_and_in_the_extended_set_visibl
     plain = read_annotations(write(tmp_path / "plain", write_lsp))
     assert compare(plain, first_only=True) == 2
     assert {entry[2] for people in people_of(plain).values() for entry in people[0].values()} == {1, 2}
-    extended = read_annotations(write(tmp_path / "extended", write_lsp_extended, 2))
+    extended = read_annotations(write(tmp_path / "extended", write_lsp, 2))
     points = people_of(extended)["im00002.jpg"][0]
     truth = people_of(ImportedAnnotations(CONTENT, Path(), ()))["000000000002.jpg"][0]
     # This writer leaves out the shift of Matlab.

@@ -46,7 +46,7 @@ def labels_of(data_file: Path) -> list[Path]:
 
 def test_values_are_converted_to_pixels(data_file: Path) -> None:
     folder = data_file.parent / "images" / "train"
-    notes = ("images without a label file, kept, with nobody in them: 1 (000000000003.jpg)",)
+    notes = ("images without a label file, which show nobody: 1 (000000000003.jpg)",)
     assert read_annotations(data_file) == (imported(CONTENT, flip_idx=COCO_FLIP), folder, notes)
 
 
@@ -160,7 +160,7 @@ def test_a_list_may_name_images_relative_to_its_own_folder(data_file: Path, line
 def test_a_file_name_that_is_not_utf_8_is_one_line(data_file: Path) -> None:
     images = data_file.parent / "images" / "train"
     (images / "000000000003.jpg").rename(images / os.fsdecode(b"caf\xe9.jpg"))
-    content, _, (note,) = read_annotations(data_file)
+    content, _, (*_, note) = read_annotations(data_file)
     assert len(content["images"]) == 2
     assert re.search(r"left out.*: 1 \(the name of .*caf\?.jpg is not UTF-8", note)
 

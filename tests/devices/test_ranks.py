@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,13 +20,12 @@ from posenet.devices.launch import LAUNCHERS
 from posenet.devices.parallel import DistributedRuntime
 from posenet.devices.ranks import Ranks, join_ranks, run_in_all_processes
 from posenet.errors import ConfigError
-from tests.helpers.process_groups import fork_ranks
+from tests.helpers.process_groups import fork_ranks, free_port
 from tests.helpers.process_runs import fork_process, wait_for_exit
 from tests.helpers.source_files import ROOT
 from tests.helpers.spot_data import write_spot_split
 from tests.helpers.tiny_training import TINY, Recorder, Stores, data_settings, last, train_tiny
 
-LIMIT_SECONDS = 150
 SCRIPT = """
 import os, sys
 import posenet
@@ -49,54 +47,38 @@ with open(f"{folder}/steps-{os.getpid()}", "w") as file:
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for launcher in LAUNCHERS:
-        for name in launcher[1:]:
-            if name:
-                monkeypatch.delenv(name, raising=False)
-    for name in ("MASTER_ADDR", "MASTER_PORT"):
+    for name in ("MASTER_ADDR", "MASTER_PORT", *(name for launcher in LAUNCHERS for name in launcher[1:] if name)):
         monkeypatch.delenv(name, raising=False)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def run_script(command: list[str], folder: Path, stores: Stores) -> list[tuple[int, str]]:
-    """Run ``SCRIPT``; return, of each process, the steps that its callback has seen, and whether it has a group."""
-    script = folder / "script.py"
-    script.write_text(SCRIPT)
-    settings = [*TINY, *data_settings(stores), "train.device=cpu", "train.epochs=1"]
-    words = [*command, str(script), str(folder), *settings]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=LIMIT_SECONDS)
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = [path.read_text().split() for path in folder.glob("steps-*")]
-    return sorted((int(steps), has_group) for steps, has_group in found)
-
-
-@pytest.mark.slow
-def test_a_script_under_torchrun_is_one_run(stores: Stores, tmp_path: Path) -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    (_, first), (steps, second) = run_script(torchrun, tmp_path, stores)
-    state = last(tmp_path / "run")
-    assert state["world_size"] == 2 and steps == state["progress"]["total_steps"] > 0
-    assert first == second == "False"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
-    ["mpirun.openmpi --allow-run-as-root --oversubscribe -n 2", "mpiexec.hydra -n 2", "mpiexec.hydra -n 1"],
+    [
+        f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node 2",
+        f"mpirun.openmpi --allow-run-as-root --oversubscribe -n 2 {sys.executable}",
+        f"mpiexec.hydra -n 2 {sys.executable}",
+    ],
+    ids=["torchrun", "Open MPI", "MPICH"],
 )
-def test_a_script_under_mpirun_is_one_run(stores: Stores, tmp_path: Path, command: str) -> None:
-    program, *options = command.split()
+def test_a_script_of_a_launcher_is_one_run_whose_callbacks_are_those_of_rank_0(
+    stores: Stores, tmp_path: Path, command: str
+) -> None:
+    program, *words = command.split()
     if not shutil.which(program):
         pytest.skip(f"{program} is not installed")
-    run_script([program, *options, sys.executable], tmp_path, stores)
-    assert last(tmp_path / "run")["world_size"] == int(options[-1])
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    settings = [*TINY, *data_settings(stores), "train.device=cpu", "train.epochs=1"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [program, *words, script, tmp_path, *settings], capture_output=True, text=True, env=environment, timeout=150
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    state = last(tmp_path / "run")
+    assert state["world_size"] == 2
+    steps = {path.read_text() for path in tmp_path.glob("steps-*")}
+    assert steps == {"0 False", f"{state['progress']['total_steps']} False"}
 
 
 def fork_launched(folder: Path, task: Callable[[int], Any]) -> None:
