@@ -52,9 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--images", metavar="DIR", help="folder of the images; by default, looked for beside the annotations"
     )
     group.add_argument(
-        "--val",
-        metavar="FILE",
-        help="annotations for validation; by default, those of the data set, or a split",
+        "--val", metavar="FILE", help="annotations for validation; by default, those of the data set, or a split"
     )
     group.add_argument("--val-images", metavar="DIR", help="folder of their images; by default, --images")
     add_switch(
@@ -147,6 +145,8 @@ def run(args: argparse.Namespace) -> int:
 
 def check_flags(args: argparse.Namespace) -> None:
     """Refuse missing annotations, and wrong settings and missing files of a new run, before PyTorch is imported."""
+    if args.data is not None and not isinstance(args.resume, bool):  # before --nproc prepares the data, maybe for long
+        raise ConfigError("with annotations, a run continues in its folder; leave out resume=PATH")
     if args.data is not None:
         from posenet.annotations.find_annotations import find_annotations
 

@@ -13,7 +13,6 @@ from posenet.settings.sections import (
     DataConfig,
     DataSetConfig,
     DataSets,
-    DistillConfig,
     ExifFrame,
     GuardConfig,
     InferenceConfig,
@@ -21,7 +20,6 @@ from posenet.settings.sections import (
     LossConfig,
     ModelConfig,
     OptimConfig,
-    ParallelConfig,
     TargetsConfig,
     TrackingConfig,
     TrainConfig,
@@ -29,8 +27,8 @@ from posenet.settings.sections import (
 
 __all__ = [
     "INPUT_MULTIPLE", "MAP_STRIDE", "NUM_SCALES", "PADDING", "AugmentConfig", "AverageConfig", "CheckpointConfig",
-    "Config", "DataConfig", "DataSetConfig", "DataSets", "DistillConfig", "ExifFrame", "GuardConfig", "InferenceConfig",
-    "LogConfig", "LossConfig", "ModelConfig", "OptimConfig", "ParallelConfig", "TargetsConfig", "TrackingConfig",
+    "Config", "DataConfig", "DataSetConfig", "DataSets", "ExifFrame", "GuardConfig", "InferenceConfig",
+    "LogConfig", "LossConfig", "ModelConfig", "OptimConfig", "TargetsConfig", "TrackingConfig",
     "TrainConfig",
     "config_differences", "config_from_dict", "config_to_dict", "config_to_toml", "load_config",
 ]  # fmt: skip

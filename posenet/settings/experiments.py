@@ -31,15 +31,6 @@ def named_experiment(config: object, folder: Path = Path()) -> str:
     return path.name if is_name and ((folder / path).is_dir() or not (folder / path).exists()) else ""
 
 
-def shipped_experiment(config: object) -> str:
-    """The name of an experiment that is given by its name or by the path of its own file; empty for others."""
-    name = named_experiment(config)
-    if name or not isinstance(config, (str, Path)):
-        return name
-    path = Path(config).resolve()
-    return path.stem if path.parent == EXPERIMENTS_FOLDER.resolve() else ""
-
-
 def find_experiment(name: str) -> Path:
     """The file of an experiment; ``ConfigError`` if there is no experiment of this name."""
     names = experiment_names()

@@ -273,18 +273,15 @@ def _convert_value(expected: Any, value: Any, key: str) -> Any:
 
 
 def _member_for(members: Sequence[Any], value: Any) -> Any:
-    """The member of a union for a value: a list for lists, a table for tables, else the first that is neither.
+    """The member of a union for a value: that for a table or a list if it is one, else the first, which is neither.
 
     A table that should be in a list gets the list type too, which refuses it.
     """
-    lists = [member for member in members if typing.get_origin(member) is tuple]
-    tables = [member for member in members if dataclasses.is_dataclass(member)]
-    others = [member for member in members if member not in (*lists, *tables)]
-    if isinstance(value, Mapping):
-        return (tables or lists or others)[0]
-    if isinstance(value, (list, tuple)):
-        return (lists or others)[0]
-    return others[0]
+    for member in members:
+        takes_table = dataclasses.is_dataclass(member) and isinstance(value, Mapping)
+        if takes_table or (typing.get_origin(member) is tuple and isinstance(value, (list, tuple, Mapping))):
+            return member
+    return members[0]
 
 
 def _convert_skeleton(value: Any, key: str) -> Skeleton:

@@ -28,6 +28,7 @@ MAX_COUNT = 10**9
 COUNT = 0, MAX_COUNT
 SHARE = 0, 1
 NOT_NEGATIVE = 0, math.inf
+POSITIVE = math.ulp(0.0), math.inf
 MAX_SEED = 2**63 - 1
 MAX_BATCH = 2**16
 MAX_SIDE = 2**16
@@ -49,14 +50,8 @@ def _check(condition: bool, message: str) -> None:
 def _check_ranges(section: object, name: str, **ranges: tuple[float, float]) -> None:
     """Raise ``ValueError`` unless the settings of a section are in their ranges, limits included."""
     for key, (low, high) in ranges.items():
-        expected = "not be negative" if (low, high) == NOT_NEGATIVE else f"be {low} to {high}"
+        expected = {NOT_NEGATIVE: "not be negative", POSITIVE: "be positive"}.get((low, high), f"be {low} to {high}")
         _check(low <= getattr(section, key) <= high, f"{name}.{key} must {expected}")
-
-
-def _check_positive(section: object, name: str, *keys: str) -> None:
-    """Raise ``ValueError`` unless settings of a section are above 0."""
-    for key in keys:
-        _check(getattr(section, key) > 0, f"{name}.{key} must be positive")
 
 
 def _check_code(key: str, name: str) -> None:
@@ -89,10 +84,9 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         _check_code("model.network", self.network)
-        _check_ranges(self, "model", stacks=(1, 16))
+        _check_ranges(self, "model", stacks=(1, 16), conv_std=POSITIVE)
         _check(16 <= self.width <= 4096 and self.width % 16 == 0, "model.width must be a multiple of 16, up to 4096")
         _check(0 <= self.growth <= 4096 and self.growth % 2 == 0, "model.growth must be even, 0 to 4096")
-        _check_positive(self, "model", "conv_std")
 
 
 @dataclass(frozen=True)
@@ -202,8 +196,8 @@ class AugmentConfig:
     def __post_init__(self) -> None:
         _check_ranges(self, "augment", jitter_probability=SHARE, scale_probability=SHARE, flip_probability=SHARE)
         _check_ranges(self, "augment", cutout_probability=SHARE, degrees=NOT_NEGATIVE, shift=NOT_NEGATIVE)
+        _check_ranges(self, "augment", person_height=POSITIVE)
         _check(0 < self.scale[0] <= self.scale[1], "augment.scale must be [low, high], above 0")
-        _check_positive(self, "augment", "person_height")
 
 
 @dataclass(frozen=True)
@@ -216,7 +210,7 @@ class TargetsConfig:
     """Standard deviation of the Gaussian across a body part."""
 
     def __post_init__(self) -> None:
-        _check_positive(self, "targets", "keypoint_sigma", "part_sigma")
+        _check_ranges(self, "targets", keypoint_sigma=POSITIVE, part_sigma=POSITIVE)
 
 
 @dataclass(frozen=True)
@@ -267,8 +261,7 @@ class OptimConfig:
 
     def __post_init__(self) -> None:
         _check_ranges(self, "optim", weight_decay=NOT_NEGATIVE, warmup_epochs=NOT_NEGATIVE, max_grad_norm=NOT_NEGATIVE)
-        _check_ranges(self, "optim", step_epochs=COUNT, accumulate=(1, MAX_COUNT))
-        _check_positive(self, "optim", "lr")
+        _check_ranges(self, "optim", lr=POSITIVE, step_epochs=COUNT, accumulate=(1, MAX_COUNT))
         _check(0 < self.step_factor <= 1, "optim.step_factor must be in (0, 1]")
 
 
@@ -394,7 +387,7 @@ class GuardConfig:
 
     def __post_init__(self) -> None:
         _check(self.factor == 0 or self.factor > 1, "guard.factor must be above 1, or 0 for no such limit")
-        _check_positive(self, "guard", "threshold")
+        _check_ranges(self, "guard", threshold=POSITIVE)
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,6 @@ class Watched:
         return min(self.highest, early * self.factor * scale)
 
     def add(self, value: float) -> None:
-        """Add the value of a good step."""
         self.values = [*self.values, value][-HISTORY:]
 
     def explain(self, name: str, value: float, unit: float = 1.0, is_own: bool = True) -> BadValue:

@@ -274,5 +274,4 @@ class TrainingLoop:
         return 0 < self.max_steps <= self.progress.total_steps
 
     def _must_stop_early(self) -> bool:
-        """Whether the run has to stop early, because its scores have not become better for long enough."""
         return 0 < self.run.config.train.patience <= self.progress.stale

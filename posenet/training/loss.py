@@ -115,8 +115,11 @@ class FocalL2Loss(nn.Module):
         def flatten(maps: Tensor) -> Tensor:
             return maps.permute(order).flatten(1)
 
-        cells = self._cells(flatten(targets[0]), flatten(weights[0]))
-        finest_sums = [self._cell_losses(flatten(scales[0]), *cells).sum(1) for scales in predictions]  # (N,) each
+        fine_target, fine_weight = flatten(targets[0]), flatten(weights[0])
+        foreground = (fine_target >= POSITIVE_THRESHOLD).float()
+        fine_sums = [
+            self._cell_losses(flatten(scales[0]), fine_target, foreground, fine_weight).sum(1) for scales in predictions
+        ]  # (N,) each
         # The coarser scales have a third of the cells of the finest. One copy joins those of all stacks, because an
         # accelerator takes longer to start an operation than to compute a single one of them.
         lengths = [maps[0].numel() for maps in targets[1:]]
@@ -124,10 +127,11 @@ class FocalL2Loss(nn.Module):
         coarse_weight = torch.cat([flatten(maps) for maps in weights[1:]], 1)[:, None]  # (N, 1, L')
         coarse = torch.cat([flatten(maps) for scales in predictions for maps in scales[1:]], 1)
         coarse = coarse.view(len(target), len(predictions), -1)  # (N, stacks, L')
-        errors = self._cell_losses(coarse, *self._cells(coarse_target, coarse_weight))  # (N, stacks, L')
+        foreground = (coarse_target >= POSITIVE_THRESHOLD).float()
+        errors = self._cell_losses(coarse, coarse_target, foreground, coarse_weight)  # (N, stacks, L')
         coarse_sums = [scale_errors.sum(2) for scale_errors in torch.split(errors, lengths, 2)]  # (N, stacks) each
 
-        sums = torch.stack([torch.stack(finest_sums, 1), *coarse_sums], 2)  # (N, stacks, scales)
+        sums = torch.stack([torch.stack(fine_sums, 1), *coarse_sums], 2)  # (N, stacks, scales)
         stack_weights = 1 / len(predictions) if self.stack_weights is None else self.stack_weights[:, None]
         terms = sums * stack_weights * self.scale_weights
         return terms if self.keep_terms else sum_per_image(terms)
@@ -153,12 +157,8 @@ class FocalL2Loss(nn.Module):
             weights.append(self.channel_weights * torch.where(small < 0.5, 0, small))
         return targets, weights
 
-    def _cells(self, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The target of some cells, 1 where it is foreground and 0 elsewhere, and their weight."""
-        return target, (target >= POSITIVE_THRESHOLD).float(), weight
-
     def _cell_losses(self, prediction: Tensor, target: Tensor, foreground: Tensor, weight: Tensor) -> Tensor:
-        """Squared error times the focal factor |1 - q|^gamma times the weight of every cell."""
+        """For every cell; ``foreground`` is 1 where the target is, and 0 elsewhere."""
         prediction = prediction.float()
         error = target - prediction
         if self.gamma == 0:

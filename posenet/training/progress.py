@@ -82,7 +82,6 @@ class Progress:
         self.loss_sum = 0.0
 
     def forget_scores(self) -> None:
-        """Start again without a best score."""
         self.best, self.best_loss, self.best_kind, self.stale = -math.inf, math.inf, "", 0
 
     def record_score(self, kind: str, value: float | None, val_loss: float | None = None) -> bool:

@@ -16,7 +16,7 @@ from posenet.checkpoints.named import find_weights
 from posenet.data.store_list import require_store_files
 from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.settings import Config, load_config
-from posenet.settings.experiments import shipped_experiment
+from posenet.settings.experiments import named_experiment
 
 RUNS_FOLDER = Path("checkpoints")
 """Parent of the default folder of a run."""
@@ -41,7 +41,7 @@ def check_before_start(experiment: Experiment, overrides: Sequence[str]) -> None
     try:
         require_data(config)
     except DataError as error:
-        name = shipped_experiment(experiment)
+        name = named_experiment(experiment)
         if name and load_config(name).data.train == config.data.train:
             how = f"the first lines of posenet config {name} say how"
             raise DataError(f"{error}; {how}, or name your own with data.train=FILE.h5") from error
@@ -103,5 +103,4 @@ def config_of_new_run(experiment: Experiment, overrides: Sequence[str]) -> Confi
 
 
 def with_settings(config: Config, section: str, **values: Any) -> Config:
-    """The settings with other values in one section."""
     return dataclasses.replace(config, **{section: dataclasses.replace(getattr(config, section), **values)})

@@ -62,7 +62,6 @@ class ModelWithLoss(nn.Module):
 
     @property
     def is_compiled(self) -> bool:
-        """Whether targets, network and loss are one compiled graph."""
         return self._compiled is not None
 
     def compile(self) -> None:
@@ -206,7 +205,10 @@ class TrainStep:
             losses.append(loss.detach())
             terms.append((terms_of_images.detach().sum(0), len(terms_of_images)))
         self.scaler.unscale_(self.optimizer)
-        norm = self._clip_gradient()
+        if self.max_grad_norm:
+            norm = clip_grad_norm_(self._parameters, self.max_grad_norm)
+        else:
+            norm = get_total_norm([parameter.grad for parameter in self._parameters if parameter.grad is not None])
 
         # Vote on the losses and the norm, so that either all ranks skip the step or none does. All numbers are read at
         # once, because the device is idle while the host waits for them.
@@ -244,7 +246,6 @@ class TrainStep:
         return StepResult(loss=mean_loss)
 
     def _forward(self, batch: Batch) -> Tensor:
-        """What the loss returns for the images of a batch: (N, ...)."""
         batch = self.runtime.to_device(batch)
         terms: Tensor = self.model(batch.images, batch.joints, batch.person_mask, batch.mask_miss, batch.supervised)
         return terms
@@ -252,15 +253,6 @@ class TrainStep:
     def _keep_loss_scale(self) -> None:
         """End a step whose values are bad: they say nothing about the loss scale of fp16."""
         self.scaler.update(self.scaler.get_scale())
-
-    def _clip_gradient(self) -> Tensor:
-        """Clip the gradient if configured. Return its original norm, which is not finite if any gradient is not."""
-        norm: Tensor
-        if self.max_grad_norm:
-            norm = clip_grad_norm_(self._parameters, self.max_grad_norm)
-        else:
-            norm = get_total_norm([parameter.grad for parameter in self._parameters if parameter.grad is not None])
-        return norm
 
 
 class BatchNormStatistics:

@@ -96,9 +96,8 @@ def validation_loss(
 class CocoValidation:
     """Predicts the validation images as ``posenet evaluate`` does, and computes COCO's scores.
 
-    So a checkpoint need not be evaluated again: its scores are those of ``posenet evaluate`` up to rounding, which may
-    differ with the images of a batch where several ranks share them. For this the network is the same copy, fused and
-    in float32, whatever the precision of the training.
+    Its scores are those of ``posenet evaluate`` up to rounding, which may differ with the images of a batch where
+    several ranks share them. The network is the same copy, fused and in float32, whatever the precision of training.
 
     Every rank predicts its share of the images; rank 0 computes the scores and sends them to the others. It also draws
     annotated and predicted people of some images side by side. ``DataError`` if annotations or images cannot be used.

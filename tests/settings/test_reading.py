@@ -109,6 +109,7 @@ def test_an_override_value_is_read_as_toml_or_else_as_plain_text(pair: str, valu
         *((f"data.train={value}", "is not valid TOML") for value in ("[{path=a.h5}]", " [a.h5, b.h5] ", "{path=a.h5}")),
         ('data.train="C:\\Users"', r"in double quotes, write every \ as \\, or put the text in single quotes"),
         ('data.train="C:\\temp"', r"data.train contains a control character: 'C:\temp'; in double quotes, write"),
+        ("model.skeleton=3", "cannot read skeleton 3"),
         ("data.train={path='a.h5'}", "data.train must be a list, not {'path': 'a.h5'}"),
         ("model.stack=2", "unknown key model.stack (did you mean model.stacks? known: conv_std, growth,"),
         ("model.colour=red", "unknown key model.colour (known: conv_std, growth,"),

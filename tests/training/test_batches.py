@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import multiprocessing
 import os
 import shutil
@@ -71,15 +72,19 @@ def expected_steps(length: int, accumulate: int, epoch: int) -> list[list[list[i
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_the_stream_has_the_batches_of_every_position(accumulate: int) -> None:
-    """In order, and after a jump."""
+def test_the_stream_has_the_batches_of_every_position_and_measures_its_speed(
+    accumulate: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In order, and after a jump. The clock ticks whenever it is read: before and after each step."""
+    monkeypatch.setattr(batches.time, "monotonic", itertools.count().__next__)
     stream = make_stream(60, accumulate, epochs=3)
     expected = [expected_steps(60, accumulate, epoch) for epoch in range(3)]
     steps = stream.steps_per_epoch
     for epoch in range(3):
         assert [ids(stream.take_step(epoch, step)) for step in range(steps)] == expected[epoch]
-    speed = stream.read_speed()
-    assert speed["samples_per_s"] > 0 and 0 <= speed["data_wait"] <= 1 and stream.read_speed()["samples_per_s"] == 0
+    seconds = 2 * 3 * steps + 1
+    expected_speed = {"samples_per_s": 3 * steps * accumulate * 2 / seconds, "data_wait": 3 * steps / seconds}
+    assert stream.read_speed() == expected_speed and stream.read_speed()["samples_per_s"] == 0
     for epoch, step in ((1, 7), (0, 2), (0, 3)):
         assert ids(stream.take_step(epoch, step)) == expected[epoch][step]
 
