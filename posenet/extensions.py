@@ -11,6 +11,7 @@ import importlib
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -81,11 +82,8 @@ def digest_of_code(name: str) -> str:
 
 def _refuse_another_module(key: str, imported: ModuleType, folders: Sequence[Path]) -> None:
     """``ConfigError`` if a folder has a module of this name, and another file was imported under it."""
-    parts = imported.__name__.split(".")
-    files = (folder.joinpath(*parts) for folder in folders)
-    meant = next(
-        (file for stem in files for file in (stem.with_suffix(".py"), stem / "__init__.py") if file.is_file()), None
-    )
+    *parents, _ = imported.__name__.split(".")
+    meant = PathFinder.find_spec(imported.__name__, [str(folder.joinpath(*parents)) for folder in folders])
     file = getattr(imported, "__file__", None)
-    if meant is not None and (file is None or not meant.samefile(file)):
-        raise ConfigError(f"{key}: {file or 'a built-in module'} hides {meant}; give the module another name")
+    if meant is not None and meant.origin is not None and (file is None or not Path(meant.origin).samefile(file)):
+        raise ConfigError(f"{key}: {file or 'a built-in module'} hides {meant.origin}; give the module another name")

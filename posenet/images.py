@@ -490,7 +490,9 @@ def to_bgr(image: ImageInput, channels: ChannelOrder = "bgr") -> np.ndarray:
         return read_image(Path(image))
     try:
         if isinstance(image, Image.Image):
-            return _pil_to_bgr(image)
+            # Modes with other numbers than bytes, such as I;16, have one channel and become arrays of these numbers.
+            array = np.asarray(image if image.mode.startswith(("I", "F")) else image.convert("RGB"))
+            return apply_orientation(_array_to_bgr(array, "rgb"), _exif_orientation(image))
         if is_encoded(image):
             return decode_image(_read_encoded(image))
         array = np.asarray(image)
@@ -513,13 +515,6 @@ def _read_encoded(image: Any) -> np.ndarray:
         with urllib.request.urlopen(image) as file:
             image = file.read()
     return np.frombuffer(image.read() if hasattr(image, "read") else image, np.uint8)
-
-
-def _pil_to_bgr(image: Image.Image) -> np.ndarray:
-    orientation = _exif_orientation(image)
-    # Modes with other numbers than bytes, such as I;16, have one channel and become arrays of these numbers.
-    array = np.asarray(image if image.mode.startswith(("I", "F")) else image.convert("RGB"))
-    return apply_orientation(_array_to_bgr(array, "rgb"), orientation)
 
 
 def _array_to_bgr(image: np.ndarray, channels: ChannelOrder) -> np.ndarray:

@@ -143,8 +143,7 @@ class Person:
 
 
 OPENPOSE_BODY_25 = [*range(8), *range(9, 19)]
-"""The rows of OpenPose's BODY_25 that are COCO's keypoints and the neck, in the order of ``posenet.skeleton.COCO``."""
-OPENPOSE_ROWS = 25
+"""The rows of OpenPose's 25 that are COCO's keypoints and the neck, in the order of ``posenet.skeleton.COCO``."""
 
 
 def to_people(values: Any) -> list[Person]:
@@ -168,13 +167,11 @@ def to_people(values: Any) -> list[Person]:
         columns = [keypoints.xy] if keypoints.conf is None else [keypoints.xy, keypoints.conf[..., None]]
         on_host = [column.cpu() if hasattr(column, "cpu") else column for column in columns if column is not None]
         return to_people(np.concatenate([np.asarray(column) for column in on_host], axis=2)) if on_host else []
-    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
-        raise ValueError(f"people must be Person objects or arrays of keypoints, not {truncate_for_message(values)}")
-    if not hasattr(values, "__array__"):
+    if isinstance(values, Iterable) and not (isinstance(values, (str, bytes)) or hasattr(values, "__array__")):
         values = list(values)
         if any(isinstance(value, (Person, dict)) or hasattr(value, "keypoints") for value in values):
             return [person for value in values for person in to_people(value)]
-    array = _numbers(values, "keypoints of people must be numbers")
+    array = _numbers(values, "people must be Person objects or arrays of keypoints")
     if array.size == 0:
         return []
     if array.ndim == 2:
@@ -204,7 +201,7 @@ def _person_from_rows(rows: np.ndarray, score: float | None = None) -> Person:
     """A person from (F, 2) or (F, 3) values."""
     if rows.shape[1] == 2:
         rows = np.column_stack([rows, np.ones(len(rows))])
-    if len(rows) == OPENPOSE_ROWS:
+    if len(rows) == 25:
         rows = rows[OPENPOSE_BODY_25]
     rows = _without_unfound(np.asarray(rows, np.float32))
     if score is None:

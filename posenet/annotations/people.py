@@ -1,10 +1,11 @@
 """The people of an annotation file that has been checked.
 
-``read_annotations`` reads a file for a store, ``read_split`` for the COCO evaluation.
+``read_dataset`` reads a file for a store, ``read_split`` for the COCO evaluation.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
@@ -24,6 +25,7 @@ from posenet.skeleton import COCO, Skeleton
 _log = logging.getLogger(__name__)
 _TEST_SET_CODES = ("image-id", "category-id", "file-name", "image-size", "no-such-category")
 """The contradictions that matter in files without names of keypoints, as those of test sets."""
+_KEYS = ("image_id", "keypoints", "num_keypoints", "bbox", "area", "iscrowd")
 _LOGGED = ("keypoint-order", "exif-turned", "exif-swapped", "exif-by-setting")
 """The adjustments that change what results are compared with, beside what is left out."""
 
@@ -64,7 +66,7 @@ class CocoDataset:
     adjustments: Adjustments  # what the reader did
 
 
-def read_annotations(
+def read_dataset(
     path: str | Path,
     skeleton: Skeleton = COCO,
     folder: str | Path | None = None,
@@ -146,13 +148,13 @@ def read_split(
     file.adjustments.refuse(path, None if names_keypoints else _TEST_SET_CODES)
     images = file.images
     if image_ids is not None:
-        image_ids = [int(image_id) for image_id in image_ids]
+        wanted = dict.fromkeys(map(int, image_ids))
         image_of_id = {image.id: image for image in images}
-        if unknown := set(image_ids) - set(image_of_id):
+        if unknown := wanted.keys() - image_of_id.keys():
             raise DataError(f"{path} has no image {min(unknown)}; correct the ids")
-        if not image_ids:
+        if not wanted:
             raise DataError("no image ids are given; give some, or none for all images")
-        images = [image_of_id[image_id] for image_id in dict.fromkeys(image_ids)]
+        images = [image_of_id[image_id] for image_id in wanted]
     if not images:
         raise DataError(f"{path} lists no images; give a file with images and annotations")
     used = np.flatnonzero(file.categories.is_used).tolist() or list(range(len(file.categories.parsed)))
@@ -166,18 +168,9 @@ def read_split(
         raise DataError(
             f"{path} has annotations without keypoints; give a file that has them, of COCO person_keypoints_*.json"
         )
-    num_labelled = file.columns.num_labelled
     people = [
-        {
-            "image_id": file.images[columns.image_rows[row]].id,
-            "category_id": ids[chosen],
-            "keypoints": columns.keypoints[row].ravel().tolist(),
-            "num_keypoints": int(num_labelled[row]),
-            "bbox": columns.boxes[row].tolist(),
-            "area": float(columns.areas[row]),
-            "iscrowd": int(columns.is_crowd[row]),
-        }
-        for row in np.flatnonzero(is_person).tolist()
+        {key: entry[key] for key in _KEYS} | {"category_id": ids[chosen]}
+        for entry in itertools.compress(file.document["annotations"], is_person & columns.is_used)
     ]
     return Split(images, ids[chosen], people, frozenset(ids[row] for row in used))
 

@@ -6,8 +6,9 @@ import itertools
 import logging
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -56,14 +57,11 @@ COMMENTS = {
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class SkeletonDraft:
-    """A drafted skeleton."""
+class SkeletonDraft(NamedTuple):
+    """A drafted skeleton, and its left and right with where they are from."""
 
     skeleton: Skeleton
-    category: str  # name of the category that it describes
-    comments: dict[str, str]  # for the keys of the skeleton file: the source of a value and what to check
-    twins: Twins  # left and right, and where they are from
+    twins: Twins
 
 
 def draft_skeleton(annotations: str | Path | AnnotationFile, category: str | None = None) -> SkeletonDraft:
@@ -81,7 +79,7 @@ def draft_skeleton(annotations: str | Path | AnnotationFile, category: str | Non
     file = annotations if isinstance(annotations, AnnotationFile) else read_annotation_file(annotations)
     file.adjustments.refuse(file.path, only=("no-keypoints", "keypoint-values"))
     chosen = _choose_category(file, category)
-    names = chosen.keypoints or ()
+    names = chosen.keypoints
     joints = file.columns.keypoints[file.groups_of_names()[names] & file.columns.is_labelled_person, : len(names)]
     num_kinds = 1 if category else sum(other.keypoints == names for other in file.categories.parsed)
     kind = chosen.name if chosen.name and num_kinds == 1 else "object"
@@ -90,7 +88,15 @@ def draft_skeleton(annotations: str | Path | AnnotationFile, category: str | Non
     canonical = canonical_names(names, chosen.name)
     try:
         if set(canonical) == set(COCO.file_names):
-            return SkeletonDraft(_spelled_coco(names, canonical, kind, number), chosen.name, COMMENTS, sides)
+            sigma_of = dict(zip(COCO.file_keypoints, COCO.sigmas))
+            sigmas = tuple(sigma_of[name] for name in canonical)
+            own: dict[str, Any] = {
+                "file_keypoints": canonical,
+                "file_names": names,
+                "category": kind,
+                "category_id": number,
+            }
+            return SkeletonDraft(replace(COCO, sigmas=sigmas, **own), sides)
         drawn = _draw_parts(chosen, sides.pairs, joints)
         bridging = _bridging_parts(names, drawn, sides.pairs)
         skeleton = Skeleton(
@@ -109,20 +115,7 @@ def draft_skeleton(annotations: str | Path | AnnotationFile, category: str | Non
         )
     except ValueError as error:
         raise DataError(f"{file.path}: category {chosen.name}: {error}; correct the category") from error
-    return SkeletonDraft(skeleton, chosen.name, COMMENTS, sides)
-
-
-def _spelled_coco(names: tuple[str, ...], canonical: Sequence[str], category: str, number: int) -> Skeleton:
-    """COCO's skeleton for a file that has other names for COCO's keypoints, or another order."""
-    sigmas = dict(zip(COCO.file_keypoints, COCO.sigmas))
-    return replace(
-        COCO,
-        file_keypoints=tuple(canonical),
-        file_names=names,
-        sigmas=tuple(sigmas[name] for name in canonical),
-        category=category,
-        category_id=number,
-    )
+    return SkeletonDraft(skeleton, sides)
 
 
 def skeleton_of(annotations: str | Path) -> Skeleton:
@@ -134,7 +127,7 @@ def skeleton_of(annotations: str | Path) -> Skeleton:
     names = {category.keypoints for category in file.categories.parsed if category.keypoints}
     if COCO.file_names in names or not names:
         return COCO
-    skeleton = draft_skeleton(annotations).skeleton
+    skeleton = draft_skeleton(file).skeleton
     _log.warning(
         "%s has other keypoints than COCO: its OKS constants are drafted, %g to %g; a skeleton file names others",
         annotations,
@@ -195,14 +188,12 @@ def _choose_category(file: AnnotationFile, name: str | None) -> Category:
     """The category called ``name``; the first one if ``name`` is None and all have the same keypoints."""
     categories = [file.categories.parsed[row] for row in np.flatnonzero(file.categories.is_used).tolist()]
     found = [category for category in categories if name in (None, category.name)]
+    names = ", ".join(category.name for category in found or categories)
     if not found:
-        others = ", ".join(category.name for category in categories)
-        known = f"categories with keypoints: {others}"
         raise DataError(
-            f"{file.path} has no category {name} with keypoints ({known}); choose another one by category=NAME"
+            f"{file.path} has no category {name} with keypoints ({names} have some); name one by category=NAME"
         )
     if any(category.keypoints != found[0].keypoints for category in found):
-        names = ", ".join(category.name for category in found)
         raise DataError(f"{file.path} has categories with different keypoints ({names}); choose one by category=NAME")
     return found[0]
 
@@ -219,19 +210,20 @@ def _with_mirror_images(parts: Sequence[Pair], left_right: Sequence[Pair]) -> li
 
 def _draw_parts(category: Category, left_right: Sequence[Pair], joints: np.ndarray) -> list[Pair]:
     """Symmetric parts that connect all keypoints: the category's edges, known ones, the shortest ones."""
-    names = category.keypoints or ()
+    names = category.keypoints
     known = known_edges(names, category.name)
     edges = [(names[a], names[b]) for a, b in category.edges]
     parts = _with_mirror_images(edges or known, left_right)
-    component = {name: group for group, members in enumerate(connected_components(names, parts)) for name in members}
+
+    def component_of() -> dict[str, int]:
+        return {name: group for group, own in enumerate(connected_components(names, parts)) for name in own}
+
+    component = component_of()
     for a, b in itertools.chain(known, _by_length(names, joints)):
         if component[a] != component[b]:
-            added = _with_mirror_images([(a, b)], left_right)
-            parts += added
-            for first, second in added:
-                joined = component[second]
-                component = {name: component[first] if group == joined else group for name, group in component.items()}
-            if len(set(component.values())) == 1:
+            parts += _with_mirror_images([(a, b)], left_right)
+            component = component_of()
+            if not any(component.values()):
                 break
     return parts
 

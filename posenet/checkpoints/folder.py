@@ -87,9 +87,8 @@ class CheckpointFolder:
         Damaged checkpoints are logged as warnings. ``CheckpointError`` if all are damaged, or if one cannot be read for
         another reason, such as too little memory: going back to an older one would lose work that is not lost.
         """
-        paths = [path for path in [self.last, *self.history(), self.best] if path.exists()]
-        num_damaged = 0
-        for path in paths:
+        num_intact = num_damaged = 0
+        for path in filter(Path.exists, [self.last, *self.history(), self.best]):
             try:
                 state = read_checkpoint(path)
             except DamagedCheckpointError as error:
@@ -100,7 +99,8 @@ class CheckpointFolder:
                 if num_damaged:
                     _log.warning("using %s instead", path)
                 return path, state
-        if paths and num_damaged == len(paths):
+            num_intact += 1
+        if num_damaged and not num_intact:
             raise CheckpointError(f"every checkpoint in {self.path} is damaged; start a new run in another folder")
         return None
 

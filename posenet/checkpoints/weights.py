@@ -27,8 +27,6 @@ from posenet.skeleton.skeleton_file import BUILT_IN
 
 MIN_LOADED_SHARE = 0.5
 """Smallest share of a network's tensors that fine-tuning must load from a checkpoint."""
-MAX_LISTED_NAMES = 5
-"""Number of names of each kind that a report lists."""
 WEIGHT_KEYS = ("model", "weights", "state_dict")
 """Keys of the weights in our checkpoints, in those of the authors and in those of many other programs."""
 WEIGHT_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -52,10 +50,7 @@ class LoadReport:
         kept = f", in those of the maps {self.kept}" if self.kept else ""
         lines = [f"{self.path}: loaded {len(self.loaded)} tensors{kept}"]
         kinds = {"missing": self.missing, "unexpected": self.unexpected, "other shape": self.reshaped}
-        for kind, names in kinds.items():
-            if names:
-                more = ", ..." if len(names) > MAX_LISTED_NAMES else ""
-                lines.append(f"  {kind} {len(names)}: {', '.join(names[:MAX_LISTED_NAMES])}{more}")
+        lines += [f"  {kind} {len(names)}: {truncate_for_message(names)}" for kind, names in kinds.items() if names]
         return "\n".join(lines)
 
 
@@ -311,9 +306,8 @@ def export_weights(source: str | Path, output: str | Path, *, overwrite: bool = 
     """Write the weights of a checkpoint with the published names, in the dictionary that the authors' code reads.
 
     Only weights are exported: ``optimizer_weight`` is empty, ``train_loss``, the best loss so far, is infinite, and
-    ``epoch`` is 0.
-    ``CheckpointError`` if the network does not predict the published maps, or a file cannot be read or written;
-    ``DataError`` if the output is the source, or exists without ``overwrite``.
+    ``epoch`` is 0. ``CheckpointError`` if the network does not predict the published maps, or a file cannot be read or
+    written; ``DataError`` if the output is the source, or exists without ``overwrite``.
     """
     source = find_weights(source)
     check_outputs([output], [source], overwrite=overwrite)

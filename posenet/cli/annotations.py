@@ -17,8 +17,9 @@ from typing import Any
 
 from posenet.annotations.adjustments import Adjustments
 from posenet.annotations.coco import AnnotationFile, describe_counts, list_image_files
+from posenet.annotations.find_annotations import find_annotations
 from posenet.annotations.reader import read_annotation_file
-from posenet.annotations.skeleton_draft import draft_skeleton
+from posenet.annotations.skeleton_draft import COMMENTS, draft_skeleton
 from posenet.annotations.split import split_annotations
 from posenet.cli.logging_setup import print_message
 from posenet.cli.options import (
@@ -39,7 +40,6 @@ from posenet.messages import command_line
 from posenet.settings import load_config
 from posenet.skeleton import COCO, load_skeleton
 from posenet.skeleton.skeleton_file import BUILT_IN, skeleton_to_toml
-from posenet.training.find_annotations import find_annotations
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -144,7 +144,7 @@ def _report(args: argparse.Namespace, adjustments: Adjustments, prints: bool = T
 
 
 def _import(args: argparse.Namespace) -> None:
-    from posenet.annotations.importing.formats import read_annotations
+    from posenet.annotations.importing.formats import read_annotations, recognise
     from posenet.annotations.importing.yolo_pose import label_path
 
     output, splits = args.output, args.split or ["train"]
@@ -153,12 +153,16 @@ def _import(args: argparse.Namespace) -> None:
     outputs = [output] if len(splits) == 1 else [output.with_stem(f"{output.stem}_{split}") for split in splits]
     check_outputs(outputs, input_files(args), overwrite=args.overwrite)
     source = find_annotations(args.source, None)[0] if args.source.is_dir() else args.source
+    if args.split is not None and recognise(source)[0].name != "YOLO-pose":
+        raise DataError(
+            f"{args.source} has no splits, which only YOLO-pose has; leave out --split (annotations split divides)"
+        )
     for split, path in zip(splits, outputs):
         is_printed = is_standard_output(path)
         content, folder, notes = read_annotations(
             source,
             images=args.images,
-            split=split if args.split else None,
+            split=split,
             keypoints=args.keypoints,
             part=args.part,
             frames=None if is_printed else path.with_name(f"{path.stem}_frames"),
@@ -205,8 +209,7 @@ def _skeleton(args: argparse.Namespace) -> None:
 
         skeleton = stored_config(args.source).model.skeleton
     else:
-        draft = draft_skeleton(args.source, args.category)
-        skeleton, comments = draft.skeleton, draft.comments
+        skeleton, comments = draft_skeleton(args.source, args.category).skeleton, COMMENTS
     write_atomically(args.output, skeleton_to_toml(skeleton, comments).encode())
     if not is_standard_output(args.output):
         use = f"build-hdf5 --skeleton {args.output} and train --set model.skeleton={args.output}"

@@ -30,11 +30,6 @@ def replace_closed_streams() -> None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
 
 
-def silence_opencv() -> None:
-    """Keep OpenCV, which is not imported yet, from writing lines about files that it cannot read: errors name these."""
-    os.environ.setdefault("OPENCV_LOG_LEVEL", "SILENT")
-
-
 @contextlib.contextmanager
 def log_to_stderr(quiet: bool = False, rank: int = 0) -> Iterator[None]:
     """Show log messages and warnings of Python on standard error.

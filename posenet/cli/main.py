@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 import posenet
-from posenet.cli.logging_setup import log_to_stderr, replace_closed_streams, report_error, silence_opencv
+from posenet.cli.logging_setup import log_to_stderr, replace_closed_streams, report_error
 from posenet.cli.options import add_quiet_option, describe_default, with_dashes
 from posenet.cli.other_programs import OTHER_TOOLS, remedy_for_foreign_flag, remedy_for_setting
 from posenet.devices.launch import rank_of_process, record_status
@@ -117,7 +117,8 @@ def run_tool(name: str, argv: Sequence[str] | None = None, prog: str | None = No
     Option names may be written with ``-`` or ``_``. ``prog`` is the name in messages; by default, that of the script.
     """
     replace_closed_streams()
-    silence_opencv()
+    # OpenCV, which is not imported yet, would write lines of its own about files that it cannot read.
+    os.environ.setdefault("OPENCV_LOG_LEVEL", "SILENT")
     program = Path(sys.argv[0]).name if prog is None else prog
     arguments = with_dashes(sys.argv[1:] if argv is None else argv)
     # Logging stays active until an error has been reported.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from posenet.cli.logging_setup import print_message
 from posenet.cli.options import add_overwrite_option
-from posenet.synthetic.dataset import DEFAULT_SEED, DEFAULT_SIZE, write_dataset
+from posenet.synthetic.dataset import DEFAULT_SIZE, write_dataset
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_overwrite_option(parser)
     add("--train", type=int, default=1000, metavar="N", help="training images")
     add("--val", type=int, default=100, metavar="N", help="validation images")
-    add("--seed", type=int, default=DEFAULT_SEED, metavar="S", help="seed of the images")
+    add("--seed", type=int, default=0, metavar="S", help="seed of the images")
     add("--size", type=int, default=DEFAULT_SIZE, metavar="LONGEST", help="longest side of the images, pixels")
     add("--workers", type=int, metavar="N", help="processes; by default, one per core")
 

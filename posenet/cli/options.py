@@ -167,11 +167,12 @@ def read_image_ids(words: list[str] | None) -> set[int] | None:
     """Parse image ids: ``words`` are the ids, or one text file with ids separated by spaces, commas or line ends."""
     if words is None:
         return None
+    given = " ".join(words)
     try:
-        if len(words) == 1 and not words[0].lstrip("-").isdecimal():
-            words = read_input(words[0]).decode("utf-8-sig").replace(",", " ").split()
+        if len(words) == 1 and not given.lstrip("-").isdecimal():
+            words = read_input(given).decode("utf-8-sig").replace(",", " ").split()
         return {int(word) for word in words}
     except OSError as error:
-        raise DataError(f"cannot read image ids from {words[0]}; give ids or a text file of ids") from error
+        raise DataError(f"cannot read image ids from {given}; give ids or a text file of ids") from error
     except ValueError as error:
-        raise DataError(f"{error}; image ids are whole numbers, or one text file of them") from error
+        raise DataError(f"--image-ids {given[:100]}: {error}; image ids are whole numbers") from error

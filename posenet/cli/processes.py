@@ -12,13 +12,7 @@ from collections.abc import Callable
 from posenet.cli.main import run_and_report
 from posenet.cli.options import ArgumentContainer, non_negative_int, positive_int
 from posenet.devices.cpu import usable_cores
-from posenet.devices.launch import (
-    rank_info,
-    restarts_after_failure,
-    run_processes,
-    stop_with_parent,
-    was_started_by_us,
-)
+from posenet.devices.launch import rank_info, run_processes, stop_with_parent, was_started_by_us
 from posenet.devices.ranks import SHARE_TIMEOUT_MINUTES, Ranks, join_ranks
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import ConfigError
@@ -107,7 +101,7 @@ def run_on_ranks(
         sys.stderr.flush()
         os._exit(status)
     # srun reports the highest status of its processes, so one with the status of a stopped run is enough. It is rank 0,
-    # which writes the checkpoint: with --kill-on-bad-exit the first such process ends all others.
-    if status == STOPPED_STATUS and (not ranks.is_main or restarts_after_failure(os.environ)):
-        return 0
-    return status
+    # which writes the checkpoint: with --kill-on-bad-exit the first such process ends all others. A torchrun of the
+    # user may start a process again that ends with an error.
+    is_of_torchrun = "TORCHELASTIC_RUN_ID" in os.environ and not started_by_us
+    return 0 if status == STOPPED_STATUS and (is_of_torchrun or not ranks.is_main) else status

@@ -145,8 +145,10 @@ def run(args: argparse.Namespace) -> int:
 
 def check_flags(args: argparse.Namespace) -> None:
     """Refuse missing annotations, and wrong settings and missing files of a new run, before PyTorch is imported."""
+    if args.data is not None and not isinstance(args.resume, bool):  # before --nproc prepares the data, maybe for long
+        raise ConfigError("with annotations, a run continues in its folder; leave out resume=PATH")
     if args.data is not None:
-        from posenet.training.find_annotations import find_annotations
+        from posenet.annotations.find_annotations import find_annotations
 
         find_annotations(Path(args.data), None if args.val is None else Path(args.val))
         return
@@ -175,7 +177,7 @@ def train_with_flags(args: argparse.Namespace, runtime: Runtime | None) -> int:
         if not was_started_by_us(os.environ):
             prepare_annotations(args)
         return 0
-    from posenet.training import annotations_to_stores
+    from posenet.data import annotations_to_stores
     from posenet.training.train import train
 
     if args.data is not None and was_started_by_us(os.environ):  # by a process that has reported on the data

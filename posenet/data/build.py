@@ -26,7 +26,7 @@ from posenet.annotations.main_persons import (
     select_main_persons,
 )
 from posenet.annotations.outlines import encode_mask
-from posenet.annotations.people import CocoDataset, People, read_annotations, scale_people
+from posenet.annotations.people import CocoDataset, People, read_dataset, scale_people
 from posenet.data.store import NO_PERSON, PERSON_TYPE, OriginalRow, Record, Store
 from posenet.data.store_writer import JPEG_QUALITY, check_store_output, open_store_writer
 from posenet.devices.cpu import usable_cores
@@ -126,7 +126,7 @@ def build_store(
     elif isinstance(annotations, CocoDataset):
         dataset = annotations
     else:
-        dataset = read_annotations(annotations, skeleton, folder, exif_frame)
+        dataset = read_dataset(annotations, skeleton, folder, exif_frame)
     minimum = skeleton.min_labelled_keypoints
     requested = _find_requested(dataset, image_ids)
     empty = dataset.background & {image.id for image in requested}

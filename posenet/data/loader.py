@@ -73,13 +73,12 @@ class BatchLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         """All batches; ``DataError`` if workers cannot be started, die or hang, or if samples cannot be read."""
-        end = object()
         with self._explained_errors():
             batches = self._start()
         while True:
             with self._explained_errors():
-                batch = next(batches, end)
-            if not isinstance(batch, Batch):
+                batch = next(batches, None)
+            if batch is None:
                 return
             yield batch
 

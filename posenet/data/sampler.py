@@ -14,15 +14,15 @@ from posenet.data.store_list import SampleCounts
 class TrainSampler(Sampler[list[SampleKey]]):
     """Batches of keys, in a new random order every epoch.
 
-    All processes divide the same shuffled order into global batches of ``batch_size * world_size`` samples. Each
-    process yields one slice of every global batch. Together they train on what one process with the global batch size
-    would train on. Samples that do not fill a whole optimizer step are left out of the epoch. A data set smaller than
-    one step is repeated to fill it, each time with other augmentations.
+    All processes divide the same shuffled order into global batches of ``batch_size * world_size`` samples, and each
+    yields one slice of every global batch: together they train on what one process would. Samples that do not fill a
+    whole optimizer step are left out of the epoch. A data set smaller than one step is repeated to fill it, each time
+    with other augmentations.
 
     With ``sample_counts``, the data set consists of several sets, and an epoch draws the given number of samples from
-    each. The samples of a set are drawn in rounds: a round is a random order of all its samples, and every epoch
-    continues where the last one has stopped. So after any number of epochs, the numbers of draws of two samples of a
-    set differ by one at most. All of this, too, depends only on the seed and the epoch.
+    each. The samples of a set are drawn in rounds, random orders of all its samples, and every epoch continues where
+    the last one has stopped. So after any number of epochs, the numbers of draws of two samples of a set differ by one
+    at most. All of this, too, depends only on the seed and the epoch.
 
     Args:
         length: samples in the data set.

@@ -45,11 +45,6 @@ def _unusable(name: str, reason: str) -> ConfigError:
     return ConfigError(f"device {name!r} cannot be used here ({reason}); try the device cpu, or cuda:0 for a GPU")
 
 
-def describe_device(device: torch.device) -> str:
-    """``cpu``, or ``cuda:0 (NVIDIA H100)``: a CUDA device with the name of its model."""
-    return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
-
-
 def computes_in_bf16(device: torch.device) -> bool:
     """Whether a CPU or a CUDA device computes in bf16 natively; of other devices this is not known."""
     if device.type == "cpu":  # it needs bf16 instructions, and PyTorch the library that uses them

@@ -20,12 +20,6 @@ STATUS_FILE_VARIABLE = "POSENET_STATUS_FILE"
 """Environment variable with the file into which rank 0 writes its exit status."""
 PARENT_VARIABLE = "POSENET_PARENT"
 """Environment variable with the process that has started those of ``--nproc``."""
-CAUSES = {
-    "SIGKILL": "the system or the scheduler does this without memory: lower data.workers or train.batch_size",
-    "SIGABRT": "the lines above name the cause; NCCL does this when it has waited --timeout minutes for a rank",
-    "SIGBUS": "shared memory was probably full: lower data.workers or provide more (docker run --shm-size=8g)",
-}
-"""What is known about a process that a signal has ended, and the remedy."""
 _JOB_NUMBERS = "SLURM_JOB_ID SLURM_STEP_ID PMIX_NAMESPACE OMPI_MCA_ess_base_jobid HOROVOD_GLOO_RENDEZVOUS_PORT"
 """Variables that are the same in all processes of a job, and together differ between jobs."""
 
@@ -150,11 +144,6 @@ def was_started_by_us(environment: Mapping[str, str]) -> bool:
     return STATUS_FILE_VARIABLE in environment
 
 
-def restarts_after_failure(environment: Mapping[str, str]) -> bool:
-    """Whether a torchrun of the user has started this process; it may start a process again that ends with an error."""
-    return "TORCHELASTIC_RUN_ID" in environment and not was_started_by_us(environment)
-
-
 def run_processes(count: int, arguments: Sequence[str]) -> int:
     """Run ``posenet ARGUMENTS`` in ``count`` processes on this machine with torchrun, until all have ended.
 
@@ -185,8 +174,8 @@ def run_processes(count: int, arguments: Sequence[str]) -> int:
             if failure.exitcode < 0:
                 name = signal.Signals(-failure.exitcode).name
                 raise PosenetError(
-                    f"rank {rank} of {count} was ended by {name}, and with it the other ranks; "
-                    f"{CAUSES.get(name, 'find out what has sent this signal')}"
+                    f"rank {rank} of {count} was ended by {name}, and with it the others; lines above may say why; "
+                    "without memory (SIGKILL, SIGBUS), lower data.workers or train.batch_size"
                 ) from error
             return failure.exitcode
         finally:

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from posenet.devices.device import computes_in_bf16, describe_device
+from posenet.devices.device import computes_in_bf16
 from posenet.errors import ConfigError
 from posenet.messages import truncate_for_message
 from posenet.settings import TrainConfig
@@ -82,4 +82,5 @@ def describe_training_mode(device: torch.device, settings: TrainConfig) -> str:
         parts.append("TF32")
     if torch.are_deterministic_algorithms_enabled():
         parts.append("deterministic algorithms")
-    return f"Device {describe_device(device)}: {', '.join(parts)}"
+    name = f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
+    return f"Device {name}: {', '.join(parts)}"

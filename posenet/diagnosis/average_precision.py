@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from posenet.diagnosis.error_kinds import OKS_THRESHOLDS
 from posenet.diagnosis.keypoint_errors import MatchedResults
@@ -33,15 +32,18 @@ class Outcome:
         """(T,) share of the people who are found; -1 without people."""
         return np.asarray(self.correct.sum(axis=1) / self.num_people if self.num_people else [-1.0] * len(self.correct))
 
-    def precision(self, num_people: ArrayLike | None = None) -> np.ndarray:
-        """(T, 101) the highest precision at recall 0, 0.01 ... 1 or beyond; -1 at thresholds without people.
+    def precision(self, removed: np.ndarray | None = None) -> np.ndarray:
+        """(T, 101) the highest precision at recall 0, 0.01 ... 1 or beyond; -1 without people.
 
-        ``num_people`` is the number, or (T,) numbers, of people to be found; None means all.
+        With ``removed`` (T, G), it is that without these missed people. Where nobody is left to be found then, it is 1,
+        or 0 if there are false positives.
         """
-        people_of_level = np.broadcast_to(self.num_people if num_people is None else num_people, len(self.correct))
+        num_people = np.full(len(self.correct), self.num_people)
+        if removed is not None:
+            num_people -= removed.sum(axis=1)
         ranking = np.argsort(-self.scores, kind="stable")
         curves = np.full((len(self.correct), len(_RECALLS)), -1.0)
-        for curve, is_correct, counts, people in zip(curves, self.correct, self.counted, people_of_level):
+        for curve, is_correct, counts, people in zip(curves, self.correct, self.counted, num_people):
             if people > 0:
                 # The recall grows at correct results only, and between them the precision falls.
                 correct = np.flatnonzero(is_correct[ranking][counts[ranking]])
@@ -50,17 +52,9 @@ class Outcome:
                 precision = np.maximum.accumulate(precision[::-1])[::-1]
                 first = np.searchsorted(num_correct / people, _RECALLS)
                 curve[:] = np.append(precision, 0.0)[first]
-        return curves
-
-    def precision_without(self, people: np.ndarray) -> np.ndarray:
-        """The precision (T, 101) if missed people (T, G) were not there.
-
-        Where nobody is left to be found, it is 1, or 0 if there are false positives.
-        """
-        num_people = self.num_people - people.sum(axis=1)
-        curves = self.precision(num_people)
-        curves[num_people == 0] = 1.0
-        curves[(num_people == 0) & self.background.any(axis=1)] = 0.0
+        if removed is not None:
+            curves[num_people == 0] = 1.0
+            curves[(num_people == 0) & self.background.any(axis=1)] = 0.0
         return curves
 
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -37,16 +37,6 @@ from posenet.skeleton import Skeleton, load_skeleton
 DIAGNOSIS_FILE = "diagnosis.json"
 
 
-class SizeGroup(NamedTuple):
-    """The people of a size."""
-
-    name: str  # one of ``SIZES``
-    people: int  # number of labelled people
-    ap: float  # AP of these people, COCO's APM and APL
-    counts: dict[str, int]  # number of keypoints of each kind in these people's matched results
-    missed: int  # how many of these people no result matches at OKS 0.5
-
-
 @dataclass(frozen=True, eq=False)
 class Diagnosis:
     """Everything that is known about one results file; ``diagnose`` documents the definitions.
@@ -71,8 +61,9 @@ class Diagnosis:
     that a kind of error costs. Between ``background`` and ``missed`` stands ``MISSED_AT_50``."""
     alone_precision: Mapping[str, np.ndarray]
     """The same after correcting each kind of error, or ``MISSED_AT_50``, and nothing else."""
-    sizes: Sequence[SizeGroup]
-    """The people of each size of which there is somebody."""
+    sizes: Sequence[Mapping[str, Any]]
+    """For each size of which there are people its ``name``, one of ``SIZES``; the number of ``people``; their ``ap``,
+    COCO's APM and APL; the ``counts`` of keypoints of each kind in their results; how many are ``missed`` at 0.5."""
 
     @property
     def ap(self) -> float:
@@ -223,8 +214,8 @@ def _correct(
     in_turn["background"] = ranked.precision()
     alone["background"] = replace(outcome, counted=outcome.correct).precision()
     for precision, before in ((in_turn, ranked), (alone, outcome)):
-        precision[MISSED_AT_50] = before.precision_without(before.missed & before.missed[0])
-        precision["missed"] = before.precision_without(before.missed)
+        precision[MISSED_AT_50] = before.precision(before.missed & before.missed[0])
+        precision["missed"] = before.precision(before.missed)
     return in_turn, alone
 
 
@@ -247,15 +238,19 @@ def _compute_metrics(outcome: Outcome, by_size: Mapping[str, Outcome]) -> dict[s
     }
 
 
-def _measure_sizes(matched: MatchedResults, outcome: Outcome, by_size: Mapping[str, Outcome]) -> list[SizeGroup]:
-    """The people of each size of which there is somebody; ``by_size`` has the outcomes of these people alone."""
+def _measure_sizes(matched: MatchedResults, outcome: Outcome, by_size: Mapping[str, Outcome]) -> list[dict[str, Any]]:
+    """See ``Diagnosis.sizes``; ``by_size`` has the outcomes of these people alone."""
     groups = []
     for number, (name, of_size) in enumerate(by_size.items()):
         people = (size_numbers(matched.truth.areas) == number) & matched.truth.people
-        counts = count_kinds(matched.kinds[select_rows(people, matched.person)])
-        missed = int((outcome.missed[0] & people).sum())
-        if people.any():
-            groups.append(SizeGroup(name, int(people.sum()), average_precision(of_size.precision()), counts, missed))
+        group = {
+            "name": name,
+            "people": int(people.sum()),
+            "ap": average_precision(of_size.precision()),
+            "counts": count_kinds(matched.kinds[select_rows(people, matched.person)]),
+            "missed": int((outcome.missed[0] & people).sum()),
+        }
+        groups += [group] if people.any() else []
     return groups
 
 
@@ -290,7 +285,7 @@ def write_diagnosis_file(
         "background_by_threshold": background,
         "missed_by_threshold": missed,
         "left_out": diagnosis.matched.results.num_left_out,
-        "sizes": [group._asdict() for group in diagnosis.sizes],
+        "sizes": list(diagnosis.sizes),
     }
     if provenance:
         content["provenance"] = dict(provenance)

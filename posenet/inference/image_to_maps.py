@@ -74,12 +74,22 @@ class Letterbox:
         return min(rows + 1, self.padded[0] // MAP_STRIDE), min(columns + 1, self.padded[1] // MAP_STRIDE)
 
     def apply(self, image: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-        """Resize and pad a (H, W, 3) uint8 image, into ``out`` if it is given: an array of the padded size."""
+        """Resize and pad a (H, W, 3) uint8 image, into ``out`` if it is given: an array of the padded size.
+
+        While it is much larger, it is halved to the means of 2 x 2 pixels. The rest is cubic interpolation, or
+        averaging over areas where an odd side prevents halving.
+        """
         result = np.empty((*self.padded, 3), np.uint8) if out is None else out
         height, width = self.resized
         result[height:] = PADDING
         result[:height, width:] = PADDING
-        resize_image(image, result[:height, :width])
+        rows, columns = image.shape[:2]
+        factor = max(rows / height, columns / width)
+        while factor > MAX_CUBIC_FACTOR and rows % 2 == 0 and columns % 2 == 0:
+            rows, columns, factor = rows // 2, columns // 2, factor / 2
+            image = cv2.resize(image, (columns, rows), interpolation=cv2.INTER_AREA)
+        interpolation = cv2.INTER_AREA if factor > MAX_CUBIC_FACTOR else cv2.INTER_CUBIC
+        cv2.resize(image, (width, height), dst=result[:height, :width], interpolation=interpolation)
         return result
 
     def map_back(self, people: Iterable[Person], image_size: tuple[int, int]) -> list[Person]:
@@ -105,24 +115,6 @@ class Letterbox:
         return mapped
 
 
-def resize_image(image: np.ndarray, out: np.ndarray) -> None:
-    """Resize a (H, W, 3) uint8 image to the size of ``out``, (h, w, 3) uint8, and write the result there.
-
-    While it is much larger, it is halved to the means of 2 x 2 pixels. The rest is cubic interpolation, or averaging
-    over areas where an odd side prevents halving.
-    """
-    height, width = out.shape[:2]
-    source_height, source_width = image.shape[:2]
-    factor = max(source_height / height, source_width / width)
-    while factor > MAX_CUBIC_FACTOR and source_height % 2 == 0 and source_width % 2 == 0:
-        source_height //= 2
-        source_width //= 2
-        factor /= 2
-        image = cv2.resize(image, (source_width, source_height), interpolation=cv2.INTER_AREA)
-    interpolation = cv2.INTER_AREA if factor > MAX_CUBIC_FACTOR else cv2.INTER_CUBIC
-    cv2.resize(image, (width, height), dst=out, interpolation=interpolation)
-
-
 class Resampling(NamedTuple):
     """How the maps of one inference scale are resampled to the decoded cells of a larger one.
 
@@ -142,25 +134,18 @@ class Resampling(NamedTuple):
 
 def plan_resampling(source: Letterbox, target: Letterbox) -> Resampling:
     """Resample the maps of images resized as ``source`` says to ``target``, which is at least as large."""
-    zoom = target.resized[0] / source.resized[0], target.resized[1] / source.resized[1]
-    cells, repeated = zip(
-        *(
-            _plan_axis(padded // MAP_STRIDE, factor, wanted)
-            for padded, factor, wanted in zip(source.padded, zoom, target.decoded_cells)
-        )
-    )
-    return Resampling(zoom, cells, repeated, target.decoded_cells)
-
-
-def _plan_axis(available: int, zoom: float, wanted: int) -> tuple[int, int]:
-    """``cells`` and ``repeated`` for the rows or the columns."""
-    ahead = 0 if zoom == 1 else 2  # cubic interpolation between cells depends on two more
-    cells = min(available, math.ceil(wanted / zoom) + ahead)
-    repeated = 0
-    # OpenCV copies an image whose size would stay the same, and ignores the factor.
-    while int((cells + repeated) * zoom) < max(wanted, cells + repeated + (zoom > 1)):
-        repeated += 1
-    return cells, repeated
+    zooms = target.resized[0] / source.resized[0], target.resized[1] / source.resized[1]
+    plans = []
+    for zoom, padded, wanted in zip(zooms, source.padded, target.decoded_cells):
+        ahead = 0 if zoom == 1 else 2  # cubic interpolation between cells depends on two more
+        cells = min(padded // MAP_STRIDE, math.ceil(wanted / zoom) + ahead)
+        repeated = 0
+        # OpenCV copies an image whose size would stay the same, and ignores the factor.
+        while int((cells + repeated) * zoom) < max(wanted, cells + repeated + (zoom > 1)):
+            repeated += 1
+        plans.append((cells, repeated))
+    (rows, more_rows), (columns, more_columns) = plans
+    return Resampling(zooms, (rows, columns), (more_rows, more_columns), target.decoded_cells)
 
 
 def resample_map(cells: np.ndarray, resampling: Resampling) -> np.ndarray:

@@ -64,22 +64,15 @@ def load_network(
     if backend not in BACKENDS:
         raise ConfigError(f"backend {truncate_for_message(backend)} is unknown; use {', '.join(BACKENDS)}")
     if (is_exported_file(path) or backend not in ("auto", "torch")) and not is_installed(EXPORTS):
-        raise ConfigError(
-            f"{path}: this installation has no part that runs exported files; use a checkpoint in PyTorch"
-        )
+        raise ConfigError(f"{path}: nothing here runs exported files; use a checkpoint in PyTorch")
     if is_exported_file(path):
         if config is not None:
-            raise ConfigError(
-                f"{path} is an exported file with settings of its own: it cannot have another configuration"
-            )
+            raise ConfigError(f"{path} is an exported file with settings of its own; leave out another configuration")
         from posenet.inference.exports.runtimes import load_exported_file
 
         return load_exported_file(Path(path), device, amp, backend)
     if not is_installed("torch"):
-        raise ConfigError(
-            f"{path} needs PyTorch (pip install torch); without it, predict with a file that posenet export-onnx has "
-            "written (.onnx)"
-        )
+        raise ConfigError(f"{path} needs PyTorch: pip install torch, or give a file of posenet export-onnx (.onnx)")
     path = find_weights(path)  # a missing file is reported before PyTorch is imported
     import torch
 
@@ -145,10 +138,7 @@ def device_of_process(path: str | Path, device: str, backend: BackendName, local
 
 
 class TorchNetwork:
-    """Runs a network in PyTorch; the arguments are those of ``Predictor``.
-
-    ``CheckpointError`` if a parameter is not finite.
-    """
+    """Runs a network in PyTorch; ``CheckpointError`` if a parameter is not finite."""
 
     def __init__(self, network: nn.Module, device: torch.device | str, amp: Amp) -> None:
         import torch

@@ -163,7 +163,7 @@ def _load(predictor: AnyPredictor, todo: Sequence[Source]) -> Predictor:
     num_images = len(todo) if all(source.kind == "image" for source in todo) else None
     if isinstance(predictor, (str, os.PathLike)):
         return Predictor(predictor, num_images=num_images)
-    return copy.copy(predictor) if isinstance(predictor, Predictor) else predictor(num_images)
+    return copy.copy(predictor if isinstance(predictor, Predictor) else predictor(num_images))
 
 
 @dataclass

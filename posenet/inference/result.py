@@ -22,10 +22,7 @@ from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, Drawing, draw_peop
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Result(Sequence[Person]):
-    """The people in an image or in a frame of a video, highest score first; a sequence of them.
-
-    Two results are equal if their people are; a result also equals a list of the same people.
-    """
+    """The people in an image or in a frame of a video, highest score first; a sequence of them, equal to a list."""
 
     frame: Frame
     """The image, where it comes from, and why it could not be read if it could not."""
@@ -110,10 +107,7 @@ class Result(Sequence[Person]):
         return self.frame.error
 
     def plot(self, **options: Any) -> Drawing:
-        """A drawing of the people in the image, (H, W, 3) uint8 BGR; the options are those of ``draw_people``.
-
-        ``DataError`` if the image could not be read.
-        """
+        """A drawing of the people, (H, W, 3) uint8 BGR, as of ``draw_people``; ``DataError`` if there is no image."""
         if self.error is not None:
             raise self.error
         return draw_people(self.image, self.people, **({"keypoint_min_score": KEYPOINT_MIN_SCORE} | options))
@@ -126,9 +120,8 @@ class Result(Sequence[Person]):
         source = self.frame.source.path
         if source is not None and os.path.exists(path) and os.path.samefile(path, source):
             raise DataError(f"{path} is the image that the people were found in; choose another name for the drawing")
-        drawing = self.plot(**options)
         try:
-            write_image(Path(path), drawing)
+            write_image(Path(path), self.plot(**options))
         except OSError as error:
             raise DataError(f"cannot write {path}: {error.strerror or error}; choose another name") from error
 

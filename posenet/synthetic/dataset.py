@@ -28,7 +28,6 @@ SPLITS = {"train": 1, "val": 10_000_001}
 """The id of the first image of each split."""
 MARKER = "synthetic.json"
 """The file with the settings of a data set; a folder without it belongs to others."""
-DEFAULT_SEED = 0
 DEFAULT_SIZE = 320
 
 _TOOL = "posenet make-synthetic"
@@ -37,15 +36,13 @@ _OWN_NAMES = re.compile(
     r"(train|val)2017/\d{12}\.jpg|(annotations/\.?person_keypoints_(train|val)2017|\.?synthetic)\.json(\.[\d-]+\.tmp)?"
 )
 """The names of all files; a run that is killed may leave temporary ones."""
-_IDS_PER_IMAGE = 100
-_JPEG_QUALITY = 90
 
 
 def write_dataset(
     output: Path,
     train: int,
     val: int,
-    seed: int = DEFAULT_SEED,
+    seed: int = 0,
     workers: int | None = None,
     size: int = DEFAULT_SIZE,
     *,
@@ -56,9 +53,7 @@ def write_dataset(
     The annotations are written last. ``size`` is the longest side of the largest images in pixels. The ``workers`` are
     processes; None starts one per core. With ``overwrite`` an earlier data set of this function is replaced.
 
-    Raises:
-        DataError: a number is out of range, or the folder contains other files, or a data set without ``overwrite``;
-            they are kept.
+    ``DataError`` if a number is out of range, or the folder contains other files, or a data set without ``overwrite``.
     """
     workers = usable_cores() if workers is None else workers
     numbers = {"train": train, "val": val, "seed": seed, "size": size}
@@ -76,8 +71,8 @@ def write_dataset(
         for image, people in progress_bar(results, f"{split} images", count, disable=not count):
             content["images"].append(image)
             content["annotations"] += people
-        path = output / "annotations" / f"person_keypoints_{split}2017.json"
-        write_atomically(path, json.dumps(content, separators=(",", ":")).encode())
+        file = f"annotations/person_keypoints_{split}2017.json"
+        write_atomically(output / file, json.dumps(content, separators=(",", ":")).encode())
 
 
 def _remove_earlier(output: Path, overwrite: bool) -> None:
@@ -111,9 +106,7 @@ def _write_image(output: Path, seed: int, size: int, split: str, index: int) -> 
     number = SPLITS[split] + index
     pixels, people = render_scene(np.random.default_rng((seed, number)), size)
     path = output / f"{split}2017" / f"{number:012d}.jpg"
-    path.write_bytes(cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])[1].tobytes())
+    path.write_bytes(cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, 90])[1].tobytes())
     height, width = pixels.shape[:2]
-    annotations = [
-        person | {"image_id": number, "id": _IDS_PER_IMAGE * number + row} for row, person in enumerate(people)
-    ]
+    annotations = [person | {"image_id": number, "id": 100 * number + row} for row, person in enumerate(people)]
     return {"file_name": path.name, "height": height, "width": width, "id": number}, annotations

@@ -58,14 +58,11 @@ _LIMB_OF = {"shoulder": "arm", "elbow": "arm", "wrist": "arm", "hip": "leg", "kn
 _SKIN = ((196, 219, 246), (170, 200, 238), (125, 165, 214), (98, 140, 195), (72, 110, 168), (40, 62, 102))
 _HAIR = ((28, 24, 26), (32, 48, 74), (40, 66, 104), (60, 104, 160), (96, 160, 214), (60, 90, 190), (205, 208, 210))
 
-_ANGLES = np.linspace(0, 2 * np.pi, 24, endpoint=False)
-_CIRCLE = np.stack([np.cos(_ANGLES), np.sin(_ANGLES)], axis=1)
+_CIRCLE = np.stack([axis(np.linspace(0, 2 * np.pi, 24, endpoint=False)) for axis in (np.cos, np.sin)], axis=1)
 _SHIFT = 4  # OpenCV accepts coordinates in units of 1 / 2^4 pixel
 
-_BARELY_SEEN = 0.1
-"""Nothing is labelled in a person of whom at most this share is visible."""
-_HEAVILY_HIDDEN = 0.4
-"""Hidden keypoints are not labelled in a person of whom less than this share is visible."""
+_BARELY_SEEN = 0.1  # nothing is labelled in a person of whom at most this share is visible
+_HEAVILY_HIDDEN = 0.4  # hidden keypoints are not labelled in a person of whom less than this share is visible
 
 
 class Canvas:
@@ -77,12 +74,11 @@ class Canvas:
 
     def paint(self, *shapes: tuple[np.ndarray, Colour], code: int = 0, outline: float = 0.0) -> None:
         """Fill (N, 2) polygons; if ``outline`` is not 0, with a darker edge of that width around all of them."""
-        points = [np.rint(polygon * (1 << _SHIFT)).astype(np.int32) for polygon, _ in shapes]
-        if outline:
-            for polygon, (_, colour) in zip(points, shapes, strict=True):
-                width = max(1, round(outline))
-                cv2.polylines(self.image, [polygon], True, _shade(colour, 0.5), width, cv2.LINE_AA, _SHIFT)
-        for polygon, (_, colour) in zip(points, shapes, strict=True):
+        polygons = [(np.rint(polygon * (1 << _SHIFT)).astype(np.int32), colour) for polygon, colour in shapes]
+        for polygon, colour in polygons if outline else ():
+            width = max(1, round(outline))
+            cv2.polylines(self.image, [polygon], True, _shade(colour, 0.5), width, cv2.LINE_AA, _SHIFT)
+        for polygon, colour in polygons:
             cv2.fillPoly(self.image, [polygon], colour, cv2.LINE_AA, _SHIFT)
             cv2.fillPoly(self.owner, [polygon], code, cv2.LINE_8, _SHIFT)
 
@@ -108,8 +104,10 @@ def render_scene(rng: np.random.Generator, longest: int) -> tuple[np.ndarray, li
     camera = rng.uniform(0.8, 1.0)
     canvas = Canvas(_backdrop(rng, width, height, horizon))
     annotations = []
-    if rng.random() < 0.1:
-        _paint_crowd(rng, canvas, horizon, camera)
+    if rng.random() < 0.1:  # a group of small people in the distance; all of them have the number 1
+        small, centre = rng.uniform(0.1, 0.16) * height, rng.uniform(0.25, 0.75) * width
+        for row in np.sort(horizon + camera * small + rng.normal(0, 0.1 * small, rng.integers(8, 15))):
+            paint_person(rng, canvas, small, np.array([rng.normal(centre, 0.12 * width), row]), 1)
         annotations.append(_annotation(canvas.owner > 0, [0] * 51, is_crowd=True))
     canvas.image = cv2.GaussianBlur(canvas.image, (0, 0), rng.uniform(0.3, 0.8) * height / 360)
 
@@ -200,15 +198,6 @@ def _paint_object(rng: np.random.Generator, canvas: Canvas, x: float, y: float, 
         for side in (-0.85, 0.75):
             canvas.paint((_box(x + side * wide, y - high, x + (side + 0.1) * wide, y), _shade(colour, 0.7)))
         canvas.paint((_box(x - wide, y - high, x + wide, y - rng.uniform(0.3, 0.8) * high), colour))
-
-
-def _paint_crowd(rng: np.random.Generator, canvas: Canvas, horizon: float, camera: float) -> None:
-    """Paint a group of small people in the distance; all of them have the number 1."""
-    height, width = canvas.owner.shape
-    size = rng.uniform(0.1, 0.16) * height
-    centre = rng.uniform(0.25, 0.75) * width
-    for row in np.sort(horizon + camera * size + rng.normal(0, 0.1 * size, rng.integers(8, 15))):
-        paint_person(rng, canvas, size, np.array([rng.normal(centre, 0.12 * width), row]), 1)
 
 
 def _pose(rng: np.random.Generator) -> tuple[dict[str, np.ndarray], np.ndarray]:
@@ -313,11 +302,9 @@ def _mask(number: int, owner: np.ndarray) -> np.ndarray:
 
 
 def label_person(figure: Figure, owner: np.ndarray) -> dict[str, Any]:
-    """The annotation of a person.
+    """The annotation of a person: a keypoint is visible if its pixel shows the part that it belongs to, else hidden.
 
-    A keypoint is visible (2) if its pixel shows the part that it belongs to, else hidden (1). These are not labelled
-    (0): keypoints outside the image, those on the averted side of a head, hidden ones of heavily hidden people, and
-    all of barely visible people.
+    Not labelled are those outside the image, on the averted side of a head, or of people who are hidden too much.
     """
     height, width = owner.shape
     mask = _mask(figure.number, owner)

@@ -16,7 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from posenet.annotations.find_annotations import find_annotations
 from posenet.checkpoints.folder import CheckpointFolder, refuse_run_in_use, run_lock
+from posenet.data.annotations_to_stores import SKELETON_FILE, StorePlan, update_stores
 from posenet.data.store import Store
 from posenet.errors import CheckpointError, ConfigError
 from posenet.files import read_input, write_atomically
@@ -27,8 +29,6 @@ from posenet.settings import Config, load_config
 from posenet.settings.heights import nearest_height
 from posenet.settings.reading import DATA_KEYS, apply_override
 from posenet.skeleton import COCO
-from posenet.training.annotations_to_stores import SKELETON_FILE, StorePlan, update_stores
-from posenet.training.find_annotations import find_annotations
 from posenet.training.run_settings import RUNS_FOLDER, name_of_run, require_weights_to_train
 from posenet.visualization.sheets import draw_label_sheet
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+from posenet.annotations.find_annotations import are_annotations
 from posenet.checkpoints.folder import RunStatusFile, run_lock
 from posenet.data.dataset import training_set
 from posenet.data.targets import TargetRenderer
@@ -31,7 +32,6 @@ from posenet.messages import to_single_line
 from posenet.progress_bar import hide_progress
 from posenet.settings.heights import advise_on_height
 from posenet.training import from_annotations
-from posenet.training.find_annotations import are_annotations
 from posenet.training.log import (
     SAMPLES_FILE,
     TrainingCallback,

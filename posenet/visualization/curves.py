@@ -21,7 +21,11 @@ CURVES_FILE = "curves.png"
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Palette of Okabe and Ito, which colour-blind people can distinguish."""
 PANELS = {
-    "Loss": [("epoch", "train_loss", "training, mean of the epoch"), ("epoch", "val_loss", "validation")],
+    "Loss": [
+        ("train", "total", "training"),
+        ("epoch", "train_loss", "training, mean of the epoch"),  # longer, so the one between log lines is behind it
+        ("epoch", "val_loss", "validation"),
+    ],
     "COCO scores on the validation images": [("epoch", name, name) for name in ("AP", "AP50", "AP75", "AR")],
     "Learning rate": [("train", "lr", "learning rate")],
     "Gradient norm": [("train", "gradient_norm", "gradient norm")],
@@ -71,9 +75,10 @@ def training_figure(log: RunLog, run_name: str) -> Figure:
 
     if not log["train"] and not log["epoch"]:
         raise DataError(f"the log of {run_name} contains nothing to draw yet; wait for the run's first log line")
+    for entry in log["train"]:  # the sum of the terms of the loss, or the mean of the epoch so far without any
+        if (loss := entry.get("terms") or entry.get("loss")) is not None:
+            entry["total"] = np.asarray(loss, np.float64).sum()
     panels = {title: [(label, *_series(log, kind, key)) for kind, key, label in PANELS[title]] for title in PANELS}
-    # The loss between log lines is behind that of the epochs, which are longer.
-    panels["Loss"].insert(0, ("training", *_losses(log)))
     panels = {title: curves for title, curves in panels.items() if any(steps for _, steps, _ in curves)}
     rows = -(-len(panels) // 2)
     figure = Figure(figsize=(10.4, 3.6 * rows), dpi=110, facecolor="white")
@@ -103,13 +108,6 @@ def _series(log: RunLog, kind: str, key: str) -> tuple[list[int], list[float]]:
     """The steps and the values of the entries in which ``key`` has a value."""
     entries = [entry for entry in log[kind] if entry.get(key) is not None]
     return [entry["step"] for entry in entries], [entry[key] for entry in entries]
-
-
-def _losses(log: RunLog) -> tuple[list[int], list[float]]:
-    """The loss between log lines: the sum of its terms, or the mean of the epoch so far where a line has none."""
-    entries = [entry for entry in log["train"] if entry.get("terms") or entry.get("loss") is not None]
-    losses = [np.asarray(entry.get("terms") or entry["loss"], np.float64).sum() for entry in entries]
-    return [entry["step"] for entry in entries], losses
 
 
 def _progress(log: RunLog) -> str:

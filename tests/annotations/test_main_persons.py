@@ -10,7 +10,7 @@ import pytest
 from pycocotools import mask as coco_mask
 
 from posenet.annotations.main_persons import person_masks, select_main_persons
-from posenet.annotations.people import read_annotations
+from posenet.annotations.people import read_dataset
 from tests.helpers.drawn_data import HEIGHT, WIDTH, box_mask, crowd, person, read_people
 
 
@@ -113,7 +113,7 @@ class TestMasks:
 
     @pytest.mark.filterwarnings("ignore::DeprecationWarning:pycocotools")
     def test_real_outlines_agree_with_pycocotools(self, coco_sample: Path) -> None:
-        dataset = read_annotations(coco_sample / "annotations" / "person_keypoints_train2017.json")
+        dataset = read_dataset(coco_sample / "annotations" / "person_keypoints_train2017.json")
         for image in dataset.images:
             size = image.height, image.width
             people = dataset.people[image.id]

@@ -15,7 +15,7 @@ import pytest
 
 from posenet.annotations.main_persons import person_masks, select_main_persons
 from posenet.annotations.outlines import MAX_OUTLINE
-from posenet.annotations.people import read_annotations, read_split
+from posenet.annotations.people import read_dataset, read_split
 from posenet.annotations.reader import read_annotation_file
 from posenet.inference.evaluation import compute_coco_metrics
 from tests.helpers.drawn_data import document, person, read_people
@@ -49,7 +49,7 @@ def test_mutated_files_are_read_or_refused(tmp_path: Path, count: int) -> None:
         split = read_split(path)
         if split.annotated and any(image.id == 1 for image in split.images):
             compute_coco_metrics([RESULT | {"category_id": split.category}], split)
-        dataset = read_annotations(path)
+        dataset = read_dataset(path)
         for image in dataset.images:
             people = dataset.people[image.id]
             select_main_persons(people)

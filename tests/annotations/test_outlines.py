@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 from pycocotools import mask as coco_mask
 
-from posenet.annotations.outlines import (
-    MAX_STORED_RUN,
-    decode_mask,
-    encode_mask,
-    parse_coco_text,
-    validate_run_lengths,
-)
+from posenet.annotations.outlines import MAX_STORED_RUN, decode_mask, encode_mask, parse_coco_text, validate_run_lengths
 from tests.helpers.drawn_data import HEIGHT, WIDTH, box_mask
 
 

@@ -10,19 +10,11 @@ import numpy as np
 import pytest
 
 from posenet.annotations.coco import COCO_CATEGORY, CocoImage, read_document
-from posenet.annotations.people import CocoDataset, Split, read_annotations, read_split
+from posenet.annotations.people import CocoDataset, Split, people_of, read_dataset, read_split
 from posenet.annotations.reader import read_annotation_file
 from posenet.errors import DataError
 from posenet.skeleton import COCO
-from tests.helpers.drawn_data import (
-    HEIGHT,
-    WIDTH,
-    crowd,
-    document,
-    person,
-    read_people,
-    write_annotations,
-)
+from tests.helpers.drawn_data import HEIGHT, WIDTH, crowd, document, person, read_people, write_annotations
 
 Document = dict[str, Any]
 Change = Callable[[Document], Any]
@@ -33,7 +25,7 @@ def write(folder: Path, content: Any) -> Path:
 
 
 def read(folder: Path, content: Document) -> CocoDataset:
-    return read_annotations(write(folder, content))
+    return read_dataset(write(folder, content))
 
 
 class TestPeople:
@@ -66,10 +58,17 @@ class TestPeople:
         assert (people.num_labelled.tolist(), people.outlines, people.is_crowd.tolist()) == ([0], [None], [False])
         assert not people.is_labelled.any()
 
+    def test_are_those_of_categories_with_the_keypoints_of_the_skeleton(self, tmp_path: Path) -> None:
+        """Also of a file that was read for no skeleton."""
+        content = document([1], [person(1, 1), person(2, 1, category_id=5, keypoints=[1, 2, 2] * 17)])
+        content["categories"].append({"id": 5, "name": "bird", "keypoints": [f"k{number}" for number in range(17)]})
+        dataset = people_of(read_annotation_file(write(tmp_path, content)), COCO)
+        assert dataset.people[1].ids.tolist() == [1] and not dataset.background
+
     def test_real_annotations(self, coco_sample: Path) -> None:
         path = coco_sample / "annotations" / "person_keypoints_val2017_oracle150.json"
         assert read_document(path)["categories"] == [COCO_CATEGORY]
-        dataset = read_annotations(path)
+        dataset = read_dataset(path)
         people = dataset.people.values()
         assert len(dataset.images) == 150 and sum(map(len, people)) == 577
         assert sum(p.is_crowd.sum() for p in people) == 14
@@ -84,7 +83,7 @@ NOT_COCO = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("reader", [read_annotations, read_split, read_annotation_file])
+@pytest.mark.parametrize("reader", [read_dataset, read_split, read_annotation_file])
 def test_a_file_of_another_kind_and_a_missing_one_are_refused(tmp_path: Path, reader: Callable[[Path], Any]) -> None:
     path = tmp_path / "tiny.json"
     for contents, message in ((NOT_JSON, "is not valid JSON"), (NOT_COCO, "give a COCO keypoint file")):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import json
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from tests.helpers.changed_annotations import (
     people_document,
     read,
     setting,
+    write_boxes,
 )
 from tests.helpers.drawn_data import HEIGHT, WIDTH, document, person, write_annotations, write_images
 from tests.helpers.image_bytes import encode, jpeg_declaring
@@ -211,10 +211,6 @@ class TestAreas:
         assert np.median(file.columns.areas / expected) == pytest.approx(1, abs=0.05)
 
 
-def write_boxes(convert: Callable[[float, float, float, float], list[float]]) -> Change:
-    return each("annotations", lambda entry: entry.update(bbox=convert(*entry["bbox"])))
-
-
 def test_boxes_of_two_corners_are_converted(real: Document) -> None:
     expected = read(copy.deepcopy(real)).columns.boxes
     large = changed(write_boxes(lambda x, y, w, h: [x - w / 10, y - h / 10, 1.2 * w, 1.2 * h]), content=real)
@@ -330,6 +326,7 @@ class TestCategories:
         assert found(read(self.two()))["several-skeletons"] == ("warning", ["person", "stool"])
         file = read(self.two(), skeleton=COCO)
         assert found(file)["other-keypoints"] == ("left out", ["stool: 1 annotations"])
+        assert "num-keypoints" not in kinds(file), "what is not read is not counted"
         assert file.columns.is_used.tolist() == [True] * 7 + [False]
 
     def test_without_keypoints_are_left_out(self) -> None:
@@ -420,8 +417,9 @@ class TestImages:
         assert (file.images[0].height, file.images[0].width) == drawn.sizes["displayed"]
         assert found(file)["exif-swapped"] == ("derived", ["a.jpg"])
 
-    def test_a_keypoint_a_little_outside_the_stored_pixels_does_not_swap_their_size(self, tmp_path: Path) -> None:
-        file = read(self.annotated_as_stored(tmp_path, 6, (20, 20, 50, 60), 16, 165), folder=tmp_path)
+    @pytest.mark.parametrize("y", [165, 5000], ids=["a little", "outside the displayed image, too"])
+    def test_a_keypoint_outside_the_stored_pixels_does_not_swap_their_size(self, tmp_path: Path, y: float) -> None:
+        file = read(self.annotated_as_stored(tmp_path, 6, (20, 20, 50, 60), 16, y), folder=tmp_path)
         assert file.columns.boxes[0].tolist() == [80, 20, 60, 50]
         assert "exif-turned" in kinds(file) and "exif-swapped" not in kinds(file)
 

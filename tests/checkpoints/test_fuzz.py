@@ -36,7 +36,7 @@ def rezipped(rng: np.random.Generator, data: bytes) -> bytes:
     return result.getvalue()
 
 
-@pytest.mark.parametrize("count", [12, pytest.param(500, marks=pytest.mark.torture)])
+@pytest.mark.parametrize("count", [10, pytest.param(500, marks=pytest.mark.torture)])
 def test_checkpoints(stores: Mapping[str, Path], tmp_path: Path, count: int) -> None:
     run = tmp_path / "run"
     train_tiny(stores, run, max_steps=2)

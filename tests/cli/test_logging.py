@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from posenet.cli.logging_setup import log_to_stderr, replace_closed_streams, report_error
+from posenet.cli.logging_setup import log_to_stderr, report_error
+from posenet.cli.main import run_tool
 from posenet.progress_bar import progress_bar
 from tests.helpers.process_runs import fork_process, wait_for_exit
 
@@ -66,13 +67,14 @@ def test_rank_0_shows_everything_and_other_ranks_what_concerns_them_alone(capsys
 
 
 def test_no_file_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None:
-    def open_file() -> None:
+    def run_and_open_file() -> None:
         for descriptor in range(3):
             os.close(descriptor)
         sys.stdout = sys.stderr = None  # as Python starts
-        replace_closed_streams()
+        status = run_tool("annotations", ["lint", "missing.json"])
         sys.stderr.write("text of a library\n")
         inherited = all(os.get_inheritable(descriptor) for descriptor in range(3))
-        os._exit(0 if os.open(tmp_path / "a.txt", os.O_CREAT) > 2 and inherited and sys.stdout is None else 1)
+        is_another = os.open(tmp_path / "a.txt", os.O_CREAT) > 2
+        os._exit(status if is_another and inherited and sys.stdout is None else 1)
 
-    assert wait_for_exit(fork_process(open_file, tmp_path / "log.txt")) == 0
+    assert wait_for_exit(fork_process(run_and_open_file, tmp_path / "log.txt")) == 2

@@ -212,23 +212,6 @@ def test_a_closed_standard_output_shows_nothing_and_a_full_one_is_named(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
-def test_closed_standard_streams_change_neither_the_status_nor_a_file(tmp_path: Path, closed: str) -> None:
-    """Without a replacement, the first file that the program opens gets the number of standard error."""
-    code = (
-        "import os, sys\n"
-        "from posenet.cli.main import run_tool\n"
-        "status = run_tool('annotations', ['lint', 'missing.json'])\n"
-        "file = open(sys.argv[1], 'wb')\n"
-        "os.write(2, b'text of a library')\n"
-        "sys.exit(status if file.fileno() > 2 else 1)"
-    )
-    command = f'"{sys.executable}" -c "{code}" "{tmp_path / "file"}" {closed}'
-    assert subprocess.run(["bash", "-c", command]).returncode == 2
-    assert (tmp_path / "file").read_bytes() == b""
-
-
-@pytest.mark.slow
 def test_libraries_write_no_lines_about_images_of_their_own() -> None:
     code = (
         "import posenet.cli.main\n"

@@ -8,7 +8,7 @@ import h5py
 import pytest
 import torch
 
-from posenet.annotations.people import read_annotations, read_split
+from posenet.annotations.people import read_dataset, read_split
 from posenet.checkpoints.weights import load_model
 from posenet.cli.main import run_tool
 from posenet.data.store import Store
@@ -33,7 +33,7 @@ def test_no_file_name_in_annotations_leads_out_of_the_image_folder(tmp_path: Pat
     content = document([1], [person(1, 1)])
     content["images"][0]["file_name"] = name
     path = write_annotations(tmp_path / "a.json", content)
-    for read in (read_annotations, read_split):
+    for read in (read_dataset, read_split):
         try:
             [image] = read(path).images
         except DataError as error:

@@ -13,6 +13,7 @@ from posenet.cli.predictor_options import make_predictor
 from posenet.inference.networks import TorchNetwork
 from posenet.inference.predictor import Predictor
 from posenet.model.fused import FusedNetwork
+from posenet.settings import InferenceConfig
 from tests.helpers.networks import write_checkpoint
 
 REQUIRED = {"predict": ["a.jpg"], "evaluate": ["--images", "a", "--annotations", "b"]}
@@ -42,18 +43,19 @@ def test_pytorch_runs_a_fused_copy_in_the_requested_precision(amp: str, checkpoi
 
 
 def test_flags_come_before_set_and_set_before_the_checkpoint(checkpoint: Path) -> None:
-    plain = predictor_of("predict", checkpoint, "--backend", "torch")
-    assert plain.settings.batch_size == 3 and plain.settings.flip is False
-    changed = predictor_of("predict", checkpoint, "--set", "inference.batch_size=5", "inference.flip=true")
-    assert changed.settings.batch_size == 5 and changed.settings.flip
-    both = predictor_of("predict", checkpoint, "--no-flip", "--height", "128", "--set", "inference.flip=true")
-    assert not both.settings.flip and both.settings.height == 128 and both.settings.batch_size == 3
+    def settings(*flags: str) -> InferenceConfig:
+        return predictor_of("predict", checkpoint, "--backend", "torch", *flags).settings
+
+    plain = settings()
+    assert plain.batch_size == 3 and plain.flip is False
+    changed = settings("--set", "inference.batch_size=5", "inference.flip=true")
+    assert changed.batch_size == 5 and changed.flip
+    both = settings("--no-flip", "--height", "128", "--set", "inference.flip=true")
+    assert not both.flip and both.height == 128 and both.batch_size == 3
     file = checkpoint.with_name("mine.toml")
     file.write_text("[inference]\nheight = 192\n[model]\nstacks = 1\nwidth = 16\ngrowth = 2\n")
-    mine = predictor_of(
-        "predict", checkpoint, "--backend", "torch", "--config", str(file), "--set", "inference.flip=true"
-    )
-    assert mine.settings.flip and mine.settings.height == 192 and mine.settings.batch_size != 3
+    mine = settings("--config", str(file), "--set", "inference.flip=true")
+    assert mine.flip and mine.height == 192 and mine.batch_size != 3
 
 
 def test_an_exported_file_has_the_same_flags(spot_file: Path) -> None:

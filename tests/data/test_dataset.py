@@ -52,6 +52,7 @@ def test_a_sample_depends_on_seed_epoch_and_index_alone(store: Store) -> None:
     np.random.seed(0)
     assert same_batch(one[1, 0], two[1, 0])
     assert not same_batch(one[1, 0], one[2, 0])
+    assert not same_batch(one[1, 0], one[1, len(one)]), "the same sample again has another augmentation"
     assert not same_batch(one[1, 0], PoseDataset(store, (64, 64), augment=AugmentConfig(), seed=4)[1, 0])
 
 

@@ -156,7 +156,7 @@ def test_a_worker_that_hangs_ends_the_iteration_after_a_limit(
         time.sleep(60)
         return sample
 
-    monkeypatch.setattr(loader_module, "MAX_SECONDS", 2.0)
+    monkeypatch.setattr(loader_module, "MAX_SECONDS", 0.5)
     dataset.transform = sleep
     with limit_of_time(40), pytest.raises(DataError, match="no batch"):
         list(loaders(dataset, [[(0, 0)]] * 2, 2))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -53,76 +52,73 @@ def write_photographs(folder: Path, count: int = 3) -> tuple[Path, Path]:
     return images, write_annotations(folder / "a.json", content)
 
 
-class TestMaxSide:
-    def test_images_people_and_masks_become_smaller_together(self, tmp_path: Path) -> None:
-        coco = write_photographs(tmp_path)
-        report = build(coco, tmp_path / "small.h5", max_side=80)
-        build(coco, tmp_path / "whole.h5")
-        assert (report.num_shrunk, report.num_resized) == (3, 0)
-        assert build(coco, tmp_path / "same.h5", max_side=WIDTH).num_shrunk == 0
-        with pytest.raises(DataError, match="max_side is -1; give the longest side"):
-            build(coco, tmp_path / "a.h5", max_side=-1)
-        with Store(tmp_path / "small.h5") as small, Store(tmp_path / "whole.h5") as whole:
-            assert (small.max_side, whole.max_side) == (80, 0)
-            verify_store(small)
-            for row in range(3):
-                record, original = small.read_record(row), whole.read_record(row)
-                assert (record.height, record.width, record.orientation) == (60, 80, 1)
-                difference = record.decode_image().astype(int) - cv2.resize(smooth(row + 1), (80, 60)).astype(int)
-                assert np.abs(difference).mean() < 2
-                is_labelled = original.joints[..., 2] > 0
-                expected = (original.joints[..., :2] + 0.5) * 0.5 - 0.5
-                np.testing.assert_allclose(record.joints[is_labelled][:, :2], expected[is_labelled], atol=1e-5)
-                np.testing.assert_allclose(record.people["box"], original.people["box"] / 2)
-                np.testing.assert_allclose(record.people["area"], original.people["area"] / 4)
-                for mask, of_original in zip(decode_masks(record), decode_masks(original)):
-                    halved = cv2.resize(of_original, (80, 60), interpolation=cv2.INTER_AREA)
-                    assert (mask != halved).mean() < 0.05
-                assert not decode_masks(record)[1][20, 60], "the crowd"
+@pytest.fixture
+def built(tmp_path: Path) -> dict[str, Path]:
+    """The stores ``small`` and ``whole`` of the same photographs."""
+    coco = write_photographs(tmp_path)
+    report = build(coco, tmp_path / "small.h5", max_side=80)
+    assert (report.num_shrunk, report.num_resized) == (3, 0)
+    assert build(coco, tmp_path / "whole.h5", max_side=WIDTH).num_shrunk == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "images", "small.h5", "whole.h5"]
+    return {name: tmp_path / f"{name}.h5" for name in ("small", "whole")}
 
-    @pytest.mark.parametrize("orientation", [1, 6])
-    def test_every_orientation_is_followed_once(self, tmp_path: Path, orientation: int) -> None:
-        """The pixels of the smaller image lie in the frame of the annotations, and it has no orientation itself."""
-        coco = write_photographs(tmp_path, 1)
-        path = coco[0] / "000000000001.jpg"
-        path.write_bytes(with_orientation(cv2.imencode(".jpg", read_image(path))[1].tobytes(), orientation))
-        content = json.loads(coco[1].read_text())
-        for annotation in content["annotations"]:
-            annotation.update(bbox=[10, 10, 60, 60], keypoints=[40, 40, 2] * 17, num_keypoints=17, segmentation=[])
-            annotation["iscrowd"] = 0
-        if orientation >= 5:
-            content["images"][0].update(height=WIDTH, width=HEIGHT)
-        coco[1].write_text(json.dumps(content))
-        for name, max_side in (("small", 80), ("whole", 0)):
-            assert not build(coco, tmp_path / f"{name}.h5", max_side=max_side).skipped
-        small, whole = (Store(tmp_path / f"{name}.h5").read_record(0) for name in ("small", "whole"))
-        assert small.orientation == 1 and whole.orientation == orientation
-        assert (small.height, small.width) == (whole.height // 2, whole.width // 2)
-        expected = cv2.resize(whole.decode_image(), (small.width, small.height), interpolation=cv2.INTER_AREA)
-        assert np.abs(small.decode_image().astype(int) - expected).mean() < 3
 
-    def test_a_store_has_no_room_for_the_larger_images(self, tmp_path: Path) -> None:
-        store = build(write_photographs(tmp_path, 20), tmp_path / "a.h5", max_side=100).store
-        verify_store(Store(tmp_path / "a.h5"))
-        assert store.num_file_bytes < store.num_image_bytes + 25_000
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["a.h5", "a.json", "images"]
+def test_images_people_and_masks_become_smaller_together(built: dict[str, Path]) -> None:
+    with Store(built["small"]) as small, Store(built["whole"]) as whole:
+        assert (small.max_side, whole.max_side) == (80, WIDTH)
+        assert small.num_file_bytes < small.num_image_bytes + 25_000, "no room for the larger images"
+        verify_store(small)
+        for row in range(3):
+            record, original = small.read_record(row), whole.read_record(row)
+            assert (record.height, record.width, record.orientation) == (60, 80, 1)
+            difference = record.decode_image().astype(int) - cv2.resize(smooth(row + 1), (80, 60)).astype(int)
+            assert np.abs(difference).mean() < 2
+            is_labelled = original.joints[..., 2] > 0
+            expected = (original.joints[..., :2] + 0.5) * 0.5 - 0.5
+            np.testing.assert_allclose(record.joints[is_labelled][:, :2], expected[is_labelled], atol=1e-5)
+            np.testing.assert_allclose(record.people["box"], original.people["box"] / 2)
+            np.testing.assert_allclose(record.people["area"], original.people["area"] / 4)
+            for mask, of_original in zip(decode_masks(record), decode_masks(original)):
+                halved = cv2.resize(of_original, (80, 60), interpolation=cv2.INTER_AREA)
+                assert (mask != halved).mean() < 0.05
+            assert not decode_masks(record)[1][20, 60], "the crowd"
 
-    def test_the_files_are_still_recognised(self, tmp_path: Path) -> None:
-        """Validation images must not be trained on, whatever their size in the store."""
-        coco = write_photographs(tmp_path)
-        build(coco, tmp_path / "small.h5", max_side=80)
-        build(coco, tmp_path / "whole.h5")
-        files = sorted(coco[0].iterdir())
-        with open_data_sets(str(tmp_path / "small.h5"), None) as small, Store(tmp_path / "whole.h5") as whole:
-            assert sorted(find_shared_images(small, whole).tolist()) == [[1, 1], [2, 2], [3, 3]]
-            assert find_stored_files(small, files) == files
 
-    def test_damage_to_the_table_of_the_files_is_noticed(self, tmp_path: Path) -> None:
-        build(write_photographs(tmp_path), tmp_path / "a.h5", max_side=80)
-        with h5py.File(tmp_path / "a.h5", "r+") as file:
-            file["original"][0] = (1, 2, 1)
-        with pytest.raises(DataError, match="do not match its fingerprint"):
-            Store(tmp_path / "a.h5")
+def test_an_orientation_is_followed_once(tmp_path: Path) -> None:
+    """The pixels of the smaller image lie in the frame of the annotations, and it has no orientation itself."""
+    coco = write_photographs(tmp_path, 1)
+    path = coco[0] / "000000000001.jpg"
+    path.write_bytes(with_orientation(cv2.imencode(".jpg", read_image(path))[1].tobytes(), 6))
+    content = document([1], [person(1, 1, (10, 10, 100, 140))])
+    content["images"][0].update(height=WIDTH, width=HEIGHT)
+    write_annotations(coco[1], content)
+    for name, max_side in (("small", 80), ("whole", 0)):
+        assert not build(coco, tmp_path / f"{name}.h5", max_side=max_side).skipped
+    small, whole = (Store(tmp_path / f"{name}.h5").read_record(0) for name in ("small", "whole"))
+    assert (small.orientation, whole.orientation) == (1, 6)
+    assert (small.height, small.width) == (whole.height // 2, whole.width // 2)
+    expected = cv2.resize(whole.decode_image(), (small.width, small.height), interpolation=cv2.INTER_AREA)
+    assert np.abs(small.decode_image().astype(int) - expected).mean() < 3
+
+
+def test_the_files_are_still_recognised(built: dict[str, Path], tmp_path: Path) -> None:
+    """Validation images must not be trained on, whatever their size in the store."""
+    files = sorted((tmp_path / "images").iterdir())
+    with open_data_sets(str(built["small"]), None) as small, Store(built["whole"]) as whole:
+        assert sorted(find_shared_images(small, whole).tolist()) == [[1, 1], [2, 2], [3, 3]]
+        assert find_stored_files(small, files) == files
+
+
+def test_damage_to_the_table_of_the_files_is_noticed(built: dict[str, Path]) -> None:
+    with h5py.File(built["small"], "r+") as file:
+        file["original"][0] = (1, 2, 1)
+    with pytest.raises(DataError, match="do not match its fingerprint"):
+        Store(built["small"])
+
+
+def test_a_negative_side_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="max_side is -1; give the longest side"):
+        build(write_coco(tmp_path), tmp_path / "a.h5", max_side=-1)
 
 
 def test_the_columns_of_a_row_and_of_the_file_are_the_same(tmp_path: Path) -> None:

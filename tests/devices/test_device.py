@@ -70,19 +70,17 @@ def test_every_accelerator_but_mps_copies_from_pinned_memory_if_memory_can_be_pi
     assert not any(map(supports_pinned_memory, devices))
 
 
-def current_flags() -> tuple[bool, bool]:
-    return torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32
-
-
 def test_flags_of_cudnn_hold_within_the_context_and_are_restored_after_an_error() -> None:
-    before = current_flags()
+    def flags() -> tuple[bool, bool]:
+        return torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32
+
+    before = flags()
     with pytest.raises(KeyError), cudnn_flags(benchmark=True, tf32=False):
-        assert current_flags() == (True, False)
+        assert flags() == (True, False)
         with cudnn_flags(benchmark=False):
-            assert current_flags() == (False, False)
-        assert current_flags() == (True, False)
+            assert flags() == (False, False)
         raise KeyError
-    assert current_flags() == before
+    assert flags() == before
 
 
 @pytest.mark.skipif(not hasattr(torch.backends.cudnn, "conv"), reason="this PyTorch has no fp32_precision")

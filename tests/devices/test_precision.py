@@ -48,29 +48,17 @@ def test_auto_is_bf16_on_a_cpu_that_computes_in_it(
     "bf16, capability, expected",
     [(True, (9, 0), "bf16"), (False, (7, 0), "fp16"), (False, (6, 1), "off")],
 )
-def test_auto_on_cuda_depends_on_the_device(
+def test_auto_on_cuda_depends_on_the_device_and_half_precision_trains_in_channels_last(
     monkeypatch: pytest.MonkeyPatch, bf16: bool, capability: tuple[int, int], expected: Amp
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: bf16 or including_emulation)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    assert select_amp(torch.device("cuda"), "auto") == expected
-    assert select_training_mode(torch.device("cuda"), TrainConfig(channels_last=False)).amp == expected
+    cuda = torch.device("cuda")
+    assert select_amp(cuda, "auto") == expected
+    assert select_training_mode(cuda, TrainConfig()) == (expected, expected != "off")
+    assert select_training_mode(cuda, TrainConfig(channels_last=False)) == (expected, False)
+    assert select_training_mode(cuda, TrainConfig(amp="off")) == ("off", False)
     assert select_amp(torch.device("xpu"), "auto") == select_amp(torch.device("mps"), "auto") == "off"
-
-
-@pytest.mark.parametrize(
-    "settings, expected",
-    [
-        (TrainConfig(), ("bf16", True)),
-        (TrainConfig(amp="off"), ("off", False)),
-        (TrainConfig(channels_last=False), ("bf16", False)),
-    ],
-)
-def test_accelerators_train_in_half_precision_and_channels_last(
-    monkeypatch: pytest.MonkeyPatch, settings: TrainConfig, expected: tuple[Amp, bool]
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
-    assert select_training_mode(torch.device("cuda:0"), settings) == expected
 
 
 def test_the_log_names_what_auto_has_chosen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,8 +20,8 @@ from posenet.devices.launch import LAUNCHERS
 from posenet.devices.parallel import DistributedRuntime
 from posenet.devices.ranks import Ranks, join_ranks, run_in_all_processes
 from posenet.errors import ConfigError
-from tests.helpers.process_groups import fork_ranks, free_port
-from tests.helpers.process_runs import fork_process, wait_for_exit
+from tests.helpers.process_groups import fork_ranks
+from tests.helpers.process_runs import wait_for_exit
 from tests.helpers.source_files import ROOT
 from tests.helpers.spot_data import write_spot_split
 from tests.helpers.tiny_training import TINY, Recorder, Stores, data_settings, last, train_tiny
@@ -81,19 +81,9 @@ def test_a_script_of_a_launcher_is_one_run_whose_callbacks_are_those_of_rank_0(
     assert steps == {"0 False", f"{state['progress']['total_steps']} False"}
 
 
-def fork_launched(folder: Path, task: Callable[[int], Any]) -> None:
-    """Call ``task(rank)`` in two processes as horovodrun would start them."""
-    folder.mkdir(exist_ok=True)
-    port = str(free_port())
-
-    def run(rank: int) -> None:
-        numbers = {"RANK": str(rank), "LOCAL_RANK": str(rank), "SIZE": "2", "LOCAL_SIZE": "2"}
-        os.environ.update({f"HOROVOD_{name}": value for name, value in numbers.items()})
-        os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = port
-        task(rank)
-
-    pids = [fork_process(lambda rank=rank: run(rank), folder / f"{rank}.txt") for rank in range(2)]
-    statuses = [wait_for_exit(pid) for pid in pids]
+def run_two(folder: Path, task: Callable[[int], Any]) -> None:
+    """Call ``task(rank)`` in two processes of a launcher."""
+    statuses = [wait_for_exit(pid) for pid in fork_ranks(2, task, folder)]
     assert statuses == [0, 0], "".join((folder / f"{rank}.txt").read_text() for rank in range(2))
 
 
@@ -108,7 +98,7 @@ def test_two_processes_of_a_launcher_are_one_run_and_may_meet_again(stores: Stor
             assert not dist.is_initialized()
         assert bool(recorder.steps) == (rank == 0)
 
-    fork_launched(tmp_path / "log", train)
+    run_two(tmp_path / "log", train)
     assert {last(tmp_path / folder)["world_size"] for folder in ("one", "two")} == {2}
     with pytest.raises(ConfigError, match="train.batch_size"):
         train_tiny(stores, tmp_path / "alone", *settings)
@@ -128,7 +118,7 @@ def test_an_evaluation_is_shared_and_one_within_a_run_is_not(tmp_path: Path) -> 
         work(ranks=Ranks())
         torch.save(shared, tmp_path / f"{rank}.pt")
 
-    fork_launched(tmp_path / "log", run)
+    run_two(tmp_path / "log", run)
     alone = [0]
     assert torch.load(tmp_path / "0.pt") == [[0, 1], None, alone]
     assert torch.load(tmp_path / "1.pt") == [[0, 1], alone]
@@ -148,7 +138,7 @@ def test_evaluate_in_two_processes_gives_rank_0_the_metrics_of_one(spot_file: Pa
         found = evaluate()
         assert found is None if rank else found == expected
 
-    fork_launched(tmp_path / "log", run)
+    run_two(tmp_path / "log", run)
 
 
 def test_a_process_alone_joins_nobody_and_a_group_that_exists_is_used_and_kept(tmp_path: Path) -> None:
@@ -180,5 +170,4 @@ def test_a_process_alone_joins_nobody_and_a_group_that_exists_is_used_and_kept(t
         assert dist.group.WORLD is default
         dist.barrier()
 
-    statuses = [wait_for_exit(pid) for pid in fork_ranks(2, run, tmp_path)]
-    assert statuses == [0, 0], (tmp_path / "0.txt").read_text()
+    run_two(tmp_path, run)

@@ -187,6 +187,11 @@ def test_results_without_people_miss_everybody(drawn: dict[str, Any], drawn_file
     assert diagnosis.missed_by_threshold == [len(people_of(drawn))] * 10
     assert diagnosis.background_by_threshold == [0] * 10
     assert diagnosis.costs == diagnosis.alone == {**dict.fromkeys(CORRECTIONS, 0.0), "missed": 1.0}
+    [far, *_] = perfect_results(drawn)
+    far["keypoints"] = [value + 5000 for value in far["keypoints"]]
+    diagnosis = run(drawn_file, [far])
+    assert diagnosis.alone["missed"] == 0, "a false positive is left, and nobody to be found"
+    assert diagnosis.corrected["background"] == 0 and diagnosis.corrected["missed"] == 1
 
 
 def test_a_file_of_images_alone_is_refused_with_the_remedy(drawn: dict[str, Any], tmp_path: Path) -> None:
@@ -253,11 +258,11 @@ def test_other_skeletons_have_their_own_sigmas_and_sides(drawn: dict[str, Any], 
 
 
 def test_the_sizes_hold_everybody_once_and_have_cocos_ap(diagnosis: Diagnosis) -> None:
-    assert sum(part.people for part in diagnosis.sizes) == diagnosis.num_people
-    assert sum(part.missed for part in diagnosis.sizes) == diagnosis.missed_by_threshold[0]
+    assert sum(part["people"] for part in diagnosis.sizes) == diagnosis.num_people
+    assert sum(part["missed"] for part in diagnosis.sizes) == diagnosis.missed_by_threshold[0]
     for kind in KEYPOINT_KINDS:
-        assert sum(part.counts[kind] for part in diagnosis.sizes) == diagnosis.counts[kind]
-    by_size = {part.name: part.ap for part in diagnosis.sizes}
+        assert sum(part["counts"][kind] for part in diagnosis.sizes) == diagnosis.counts[kind]
+    by_size = {part["name"]: part["ap"] for part in diagnosis.sizes}
     assert by_size["medium"] == pytest.approx(diagnosis.metrics["APM"], abs=1e-9)
     assert by_size["large"] == pytest.approx(diagnosis.metrics["APL"], abs=1e-9)
 
@@ -268,7 +273,7 @@ def test_sizes_are_cocos(tmp_path: Path) -> None:
     path = tmp_path / "people.json"
     path.write_text(json.dumps(make_document(people)))
     diagnosis = diagnose(path, [], progress=False)
-    assert [(part.name, part.people) for part in diagnosis.sizes] == [("small", 1), ("medium", 2), ("large", 1)]
+    assert [(part["name"], part["people"]) for part in diagnosis.sizes] == [("small", 1), ("medium", 2), ("large", 1)]
 
 
 def test_the_json_file_has_the_numbers_of_a_diagnosis(diagnosis: Diagnosis, tmp_path: Path) -> None:
@@ -287,5 +292,5 @@ def test_the_json_file_has_the_numbers_of_a_diagnosis(diagnosis: Diagnosis, tmp_
     at_50 = content["missed_at_50"]
     assert content["corrected"]["background"] < at_50["corrected"] < content["corrected"]["missed"] == 1
     assert content["AP"] < at_50["alone"] < content["alone"]["missed"]
-    assert content["sizes"] == [group._asdict() for group in diagnosis.sizes]
+    assert content["sizes"] == list(diagnosis.sizes)
     assert content["provenance"] == {"Flip": "yes"}

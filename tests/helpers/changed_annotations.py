@@ -39,6 +39,10 @@ def each(section: str, change: Callable[[Document], Any]) -> Change:
     return lambda content: [change(entry) for entry in content[section]]
 
 
+def write_boxes(convert: Callable[[float, float, float, float], list[float]]) -> Change:
+    return each("annotations", lambda entry: entry.update(bbox=convert(*entry["bbox"])))
+
+
 def found(file: AnnotationFile) -> dict[str, tuple[str, list[str]]]:
     """The kinds and the places of all adjustments by code."""
     return {one.code: (one.kind, one.places) for one in file.adjustments}

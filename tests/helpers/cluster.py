@@ -180,11 +180,6 @@ class Cluster:
         assert output.status == 0, output
         return output.output.strip().splitlines()[-1]
 
-    def is_requeued(self, job: str) -> bool:
-        """Whether a job has been requeued and waits."""
-        shown = self.on("ctl", "scontrol", "show", "job", job).output
-        return "JobState=PENDING" in shown and not re.search(r"Restarts=0\b", shown)
-
 
 def missing_requirement() -> str:
     """Why no cluster can be started here; empty if one can."""

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 
 from posenet.annotations.outlines import decode_mask, encode_mask
-from posenet.annotations.people import People, read_annotations
+from posenet.annotations.people import People, read_dataset
 from posenet.data.build import build_store
 from posenet.data.store import PERSON_TYPE, Record, Store
 from posenet.data.store_writer import open_store_writer
@@ -71,7 +71,7 @@ def write_annotations(path: Path, content: Any) -> Path:
 def read_people(folder: Path, *annotations: dict[str, Any]) -> People:
     """The people of image 1, written to a file and read back."""
     path = write_annotations(folder / "people.json", document([1], list(annotations)))
-    return read_annotations(path).people[1]
+    return read_dataset(path).people[1]
 
 
 def box_mask(x: int, y: int, width: int, height: int) -> np.ndarray:

@@ -161,10 +161,12 @@ def test_a_drawing_that_its_format_does_not_allow_is_the_error_of_that_input(pho
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("posenet.inference.outputs.output_files.drawing_suffix", lambda source: ".webp")
         summary = predict(photos, predictor, output="drawn", json="p.jsonl")
+        predict(photos, predictor, output="again", json="people")
     [(source, error)] = summary.unreadable.items()
     assert source.stem == "aa" and "aa.png" in str(error)
     assert sorted(os.listdir("drawn")) == ["a.webp", "b.webp", "wide.webp"]
     assert "aa.png" not in Path("p.jsonl").read_text()
+    assert sorted(os.listdir("people")) == ["a.json", "b.json", "wide.json"], "what was begun is discarded"
 
 
 def test_a_network_that_cannot_be_loaded_leaves_no_empty_folder(photos: Path) -> None:

@@ -54,26 +54,6 @@ def test_a_batch_of_files_or_of_arrays(spot_file: Path, folder: Path) -> None:
         predict({"image": arrays.astype(np.float32)})
 
 
-@pytest.mark.parametrize("kind", ["grey", "16 bits", "alpha"])
-def test_a_column_of_images_in_any_form(spot_file: Path, kind: str) -> None:
-    options = {"device": "cpu", "backend": "onnxruntime", "min_score": 0}
-    rgb = spot_people_image(200, 454, 1)[..., ::-1]
-    grey = rgb.max(axis=2)
-    image = {
-        "grey": grey[..., None],
-        "16 bits": rgb.astype(np.uint16) * 257,
-        "alpha": np.dstack([rgb, np.full(rgb.shape[:2], 200, np.uint8)]),
-    }[kind]
-    bgr = np.repeat(grey[..., None], 3, axis=2) if kind == "grey" else np.ascontiguousarray(rgb[..., ::-1])
-    expected = [person.to_dict() for person in Predictor(spot_file, **options)(bgr)]
-    ragged = np.empty(2, object)
-    ragged[:] = [image, image]
-    for column in (np.stack([image, image]), ragged):
-        found = PredictPeople(spot_file, **options)({"image": column})
-        assert [json.loads(people) for people in found["people"]] == [expected, expected]
-        assert found["error"].tolist() == ["", ""]
-
-
 def test_people_are_in_the_pixels_of_a_large_photograph(spot_file: Path) -> None:
     """It is read smaller."""
     image = cv2.resize(spot_people_image(200, 300, 1), (1200, 800))

@@ -104,6 +104,7 @@ def test_keypoints_and_parts_are_enough(tmp_path: Path) -> None:
         ("parts", '[["nose", "L_ear"]]', "missing mirror images: nose-R_ear"),
         ("parts", '[["R_ear", "L_ear"]]', "no part joins R_ear to nose"),
         ("parts", '[["R_ear", "R_ear"]]', "join a keypoint to itself: R_ear-R_ear"),
+        ("parts", '[["nose", "L_ear"], ["L_ear", "nose"]]', "that appear twice or"),
         ("left_right", '[["L_ear", "R_ear"], ["nose", "L_ear"]]', "left and right: L_ear"),
         ("left_right", '[["L_ear", "R_ear", "nose"]]', "left_right must be a list of 2 names"),
         ("left_right", '"L_ear"', "left_right must be a list"),

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from posenet.annotations.find_annotations import are_annotations
 from posenet.data.store import Store
-from posenet.training.find_annotations import are_annotations
 from posenet.training.from_annotations import prepare
 from tests.helpers.drawn_people import write_dataset
 from tests.helpers.other_formats import (
@@ -79,3 +79,12 @@ def test_the_stores_have_the_keypoints_that_were_drawn(
                     ]
                     assert labelled.any() and min(errors) < 0.01
     assert num_people >= len(content["images"]) / 2  # some first people are small
+
+
+def test_the_config_of_deeplabcut_names_its_project(tmp_path: Path, drawn: tuple[Path, Document]) -> None:
+    """Unlike a data.yaml, it has no splits."""
+    pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'simplepose[yolo]'")
+    project = write_deeplabcut(tmp_path / "set", *drawn)
+    prepared = prepare(project / "config.yaml", [f"checkpoint.path={tmp_path / 'run'}"])
+    with Store(prepared.folder / "data" / "train.h5") as store:
+        assert store.num_people

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from posenet.data.build import build_store
 from posenet.data.dataset import Batch, PoseDataset
 from posenet.data.store import Store
 from posenet.data.targets import TargetRenderer
+from posenet.errors import DataError
 from posenet.inference.media.sources import Source
 from posenet.settings import Config
 from posenet.skeleton import COCO
@@ -24,10 +26,12 @@ from posenet.visualization.sheets import (
     NUM_PREVIEWS,
     contact_sheet,
     draw_heatmap_sheet,
+    draw_label_sheet,
     draw_training_sample,
     label_tile,
     write_previews,
 )
+from tests.helpers.drawn_data import write_coco
 
 SIZE = 128
 SAMPLE_SHEET = (LABEL_HEIGHT + 2 * (LABEL_HEIGHT + SIZE + GAP) + GAP, 2 * (MIN_SAMPLE_WIDTH + GAP) + GAP)
@@ -143,3 +147,14 @@ def test_the_first_samples_of_an_epoch_have_one_drawing_each(stores: dict[str, P
         paths = write_previews(dataset, renderer, tmp_path / "new" / "folder")
         assert len(paths) == min(len(dataset), NUM_PREVIEWS) and len(set(paths)) == len(paths)
     assert all(cv2.imread(str(path)).shape == (*SAMPLE_SHEET, 3) for path in paths)
+
+
+def test_a_sheet_of_labels_shows_people_of_other_images_each(stores: dict[str, Path], tmp_path: Path) -> None:
+    with Store(stores["val"]) as store:
+        count = min(8, len(set(store.samples[:, 0].tolist())))
+        sheet = draw_label_sheet(store, "title")
+    height, width = -(-count // 4) * (LABEL_HEIGHT + 480 + GAP) + GAP + LABEL_HEIGHT, min(count, 4) * (480 + GAP) + GAP
+    assert sheet.shape == (height, width, 3) and (sheet == 255).all(axis=2).any(), "names of keypoints are white"
+    build_store(write_coco(tmp_path)[0], None, tmp_path / "nobody.h5", progress=False)
+    with Store(tmp_path / "nobody.h5") as store, pytest.raises(DataError, match=r"nobody\.h5 has no person"):
+        draw_label_sheet(store, "title")

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from benchmarks.degraded_maps import degraded_maps
 from benchmarks.measuring import Table, measure
 from posenet.annotations.coco import CocoImage
-from posenet.annotations.people import People, read_annotations, read_split
+from posenet.annotations.people import People, read_dataset, read_split
 from posenet.cli.options import positive_int
 from posenet.data.targets import TargetRenderer
 from posenet.inference.decoder.decode import decode
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace, config: Config, device: torch.device) -> list[
 def measure_decoder(args: argparse.Namespace, config: Config, seed: int | None) -> dict[str, Any]:
     """Speed and accuracy for maps that are degraded with random numbers from ``seed``; None leaves them perfect."""
     skeleton = config.model.skeleton
-    dataset = read_annotations(args.annotations, skeleton)
+    dataset = read_dataset(args.annotations, skeleton)
     images = dataset.images[: args.limit]
     split = read_split(args.annotations, [image.id for image in images], skeleton)
     renderer = TargetRenderer.from_config(config)

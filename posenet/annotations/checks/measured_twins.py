@@ -88,18 +88,19 @@ def measure_twins(joints: np.ndarray, known: Sequence[tuple[int, int]], unknown:
     for a, b in known:
         start[[a, b]] = b, a
     best, *rivals = _fitting_pairings(measured, start, np.array(unknown))
-    misfit = _compare(measured, best).misfit.mean()
-    by_chance = np.mean([_compare(sample, best).misfit.mean() for sample in resampled]) - misfit
-    if misfit - by_chance > MAX_MISFIT**2:
+    misfit, _ = _compare(measured, best)
+    of_samples = [_compare(sample, best) for sample in resampled]
+    by_chance = np.mean([own.mean() for own, _ in of_samples]) - misfit.mean()
+    if misfit.mean() - by_chance > MAX_MISFIT**2:
         return None
     has_twins = not np.array_equal(best, start)
     needed = MIN_RIVAL_MISFIT if has_twins else MIN_RIVAL_MISFIT_WITHOUT_TWINS
     for rival in rivals:
         is_concerned = (rival != best)[:, None] | (rival != best)
-        more = (_compare(measured, rival).misfit - _compare(measured, best).misfit)[:, is_concerned].mean(axis=1)
+        more = (_compare(measured, rival)[0] - misfit)[:, is_concerned].mean(axis=1)
         evidence = [
-            (_compare(sample, rival).evidence - _compare(sample, best).evidence)[:, is_concerned].mean()
-            for sample in resampled
+            (_compare(sample, rival)[1] - own)[:, is_concerned].mean()
+            for sample, (_, own) in zip(resampled, of_samples)
         ]
         if more.max() < needed**2 or np.mean(evidence) < MIN_CERTAINTY * np.std(evidence):
             return None
@@ -137,19 +138,17 @@ def _measure(values: np.ndarray, weights: np.ndarray) -> list[_Statistics]:
     return [_Statistics(*arrays) for arrays in zip(means, squares, variances)]
 
 
-class _Comparison(NamedTuple):
-    """The statistics of poses beside those of mirrored poses with swapped twins; 0 where too little is labelled."""
+def _compare(statistics: _Statistics, pairing: Pairing) -> tuple[np.ndarray, np.ndarray]:
+    """(5, K, K) the misfit and the evidence of poses beside mirrored ones with swapped twins; 0 if little is labelled.
 
-    misfit: np.ndarray  # (5, K, K): squares of the differences, relative to the mean squares of the values
-    evidence: np.ndarray  # (5, K, K): how unlikely they are by chance
-
-
-def _compare(statistics: _Statistics, pairing: Pairing) -> _Comparison:
+    Misfits are squares of the differences, relative to the mean squares of the values; the evidence is how unlikely
+    they are by chance.
+    """
     mirrored = _Statistics(*(values[:, pairing][:, :, pairing] for values in statistics))
     differences = (statistics.means - SIGNS * mirrored.means) ** 2
     misfit = differences / ((statistics.squares + mirrored.squares) / 2).clip(1e-9)
     evidence = _unlikeliness(differences, statistics.variances + mirrored.variances)
-    return _Comparison(np.nan_to_num(misfit), np.nan_to_num(evidence))
+    return np.nan_to_num(misfit), np.nan_to_num(evidence)
 
 
 def _unlikeliness(squares: np.ndarray, variances: np.ndarray) -> np.ndarray:
@@ -174,7 +173,7 @@ def _fitting_pairings(statistics: _Statistics, start: Pairing, unknown: np.ndarr
         begun.append(_pair_with_anchors(statistics, pairing, np.union1d(decided, [seed, twin]), unknown))
 
     def evidence(pairing: Pairing) -> float:
-        return float(_compare(statistics, pairing).evidence.sum())
+        return float(_compare(statistics, pairing)[1].sum())
 
     grown = [start]
     for pairing in _best(begun, evidence, NUM_GROWN):

@@ -14,14 +14,7 @@ from xml.etree import ElementTree
 from posenet.annotations.image_files import ImageFiles
 from posenet.annotations.importing.frames import write_frames
 from posenet.annotations.importing.grouping import Point, add_object, assign_points, box_of_corners, convert_objects
-from posenet.annotations.importing.imported import (
-    MISSING_IMAGES,
-    ImportedAnnotations,
-    Notes,
-    Object,
-    Source,
-    by_file,
-)
+from posenet.annotations.importing.imported import MISSING_IMAGES, ImportedAnnotations, Notes, Object, Source, by_file
 from posenet.errors import DataError
 from posenet.files import read_input
 from posenet.messages import to_single_line
@@ -113,7 +106,6 @@ def _read_objects(shapes: Iterable[Shape], notes: Notes, name: str) -> list[Obje
 
 
 def _points(shape: Shape) -> list[Point]:
-    """The labelled points of a shape of points."""
     if shape.tag != "points" or shape.get("outside") == "1":
         return []
     visibility = 1 if shape.get("occluded") == "1" else 2
@@ -127,7 +119,6 @@ def _corners(shape: Shape) -> list[tuple[float, float]]:
 
 
 def _read_edges(root: ElementTree.Element) -> list[tuple[str, str]]:
-    """The edges of the skeletons, which the task has as a drawing."""
     edges = []
     for drawing in root.iter("svg"):
         nodes = re.findall(r"<(circle|line)\b([^>]*)>", drawing.text or "")

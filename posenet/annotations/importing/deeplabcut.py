@@ -81,7 +81,6 @@ def _read_table(path: Path) -> tuple[list[tuple[str, str, str]], list[list[str]]
 
 
 def _read_row(columns: Sequence[tuple[str, str, str]], cells: Sequence[str]) -> list[Object]:
-    """The labelled body parts of every individual that has any."""
     values = {
         column: float(cell.replace(",", ".")) for column, cell in zip(columns, cells, strict=True) if cell.strip()
     }

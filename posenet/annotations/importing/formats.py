@@ -54,7 +54,7 @@ def read_annotations(
     path: str | Path,
     *,
     images: str | Path | None = None,
-    split: str | None = None,
+    split: str = "train",
     keypoints: Sequence[str] | None = None,
     part: str | None = None,
     frames: Path | None = None,
@@ -64,7 +64,7 @@ def read_annotations(
     Args:
         path: a file, or a folder whose files are one data set together.
         images: folder of the images, at any depth; None searches beside the annotations.
-        split: of YOLO-pose, the part to read; None for train.
+        split: of YOLO-pose, the part to read; other formats have none.
         keypoints: their names in order, for formats that do not state them.
         part: of COCO-WholeBody; see ``coco_family.PARTS``.
         frames: folder for the frames of videos; None for one beside the annotations.
@@ -76,9 +76,7 @@ def read_annotations(
     format_, source = recognise(path)
     if part is not None and format_.read is not import_coco:
         raise DataError(f"{path} is {format_.name}; part={part} is for COCO-WholeBody, leave it out")
-    if split is not None and format_.read is not import_yolo_pose:
-        raise DataError(f"{path} has no splits, which only YOLO-pose has; leave out split=NAME")
-    source = source._replace(images=images, split=split or "train", keypoints=keypoints, part=part, frames=frames)
+    source = source._replace(images=images, split=split, keypoints=keypoints, part=part, frames=frames)
     with readable(source.path):
         return format_.read(source)
 
@@ -170,6 +168,11 @@ def _is_list(source: Source, *keys: str) -> bool:
     return isinstance(source.content, list) and bool(source.content) and _has_keys(source.content[0], *keys)
 
 
+def _is_labelme(source: Source) -> bool:
+    files = source.content.values() if source.kind == "json files" else [source.content]
+    return all(map(is_labelme, files))
+
+
 def _is_interhand(source: Source) -> bool:
     annotations = source.content.get("annotations") if isinstance(source.content, dict) else None
     first = annotations[0] if isinstance(annotations, list) and annotations else None
@@ -179,14 +182,7 @@ def _is_interhand(source: Source) -> bool:
 FORMATS = (
     Format("YOLO-pose", lambda source: source.kind == "yaml", import_yolo_pose),
     Format("Label Studio", lambda source: _is_list(source, "data"), import_label_studio),
-    Format(
-        "Labelme",
-        lambda source: (
-            is_labelme(source.content)
-            or (source.kind == "json files" and all(map(is_labelme, source.content.values())))
-        ),
-        import_labelme,
-    ),
+    Format("Labelme", _is_labelme, import_labelme),
     Format("CVAT", lambda source: source.kind == "xml" and source.content.tag == "annotations", import_cvat),
     Format("PoseTrack18", lambda source: source.kind == "json files", import_posetrack),
     Format("OCHuman", lambda source: _has_keys(source.content, "images", "keypoint_names"), import_ochuman),

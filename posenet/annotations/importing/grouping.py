@@ -192,5 +192,4 @@ def _find_typos(places: Mapping[str, Sequence[str]], num_objects: int) -> dict[s
 
 
 def _marks(name: str) -> Counter[str]:
-    """The numbers and the words for sides in a name."""
     return Counter(re.findall(r"\d+|left|right|front|back|upper|lower", name.lower()))

@@ -44,10 +44,9 @@ class Source(NamedTuple):
 
     path: Path
     kind: str
-    """yaml, json, xml, mat, hdf5, csv, or the files of a folder: "json files" or "csv files"."""
+    """yaml, json, xml, mat, hdf5, or the files of a folder: "json files" or "csv files"."""
     content: Any
-    """Of a JSON file the document, of an XML file the root, of a MAT file the variables. Of a folder: its files, with
-    their content where that is JSON."""
+    """A document, the root of XML, the variables of a MAT file; of a folder its files, with their content if JSON."""
     images: str | Path | None = None
     split: str = "train"
     keypoints: Sequence[str] | None = None
@@ -66,10 +65,8 @@ class Object(NamedTuple):
     category: str
     points: Mapping[str, Sequence[float]]
     """x, y and visibility by name; the centre of the first pixel is (0, 0)."""
-    box: Sequence[float] | None = None
-    """x, y, width, height; None for that around the labelled keypoints."""
-    outline: Sequence[list[float]] = ()
-    """Polygons x, y, x, y, ... in pixels."""
+    box: Sequence[float] | None = None  # x, y, width, height; None for that around the labelled keypoints
+    outline: Sequence[list[float]] = ()  # polygons x, y, x, y, ... in pixels
 
 
 class ImportedAnnotations(NamedTuple):
@@ -191,7 +188,6 @@ def shape_of(
 def _annotations(
     objects: Sequence[tuple[Entry, Object]], names: Sequence[str], ids: Mapping[str, int], whole: float | None
 ) -> list[Entry]:
-    """The annotations of all objects, each with its image."""
     if not objects:
         return []
     # All objects at once: arrays of a single one take most of the time of an import.

@@ -13,14 +13,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from posenet.annotations.importing.grouping import NO_RECTANGLE, Point, assign_points, convert_objects
-from posenet.annotations.importing.imported import (
-    ImportedAnnotations,
-    Notes,
-    Object,
-    Source,
-    are_few,
-    by_file,
-)
+from posenet.annotations.importing.imported import ImportedAnnotations, Notes, Object, Source, are_few, by_file
 from posenet.errors import DataError
 from posenet.images import IMAGE_SUFFIXES
 from posenet.messages import to_single_line

@@ -16,14 +16,7 @@ from posenet.annotations.importing.grouping import (
     box_of_corners,
     convert_objects,
 )
-from posenet.annotations.importing.imported import (
-    ImportedAnnotations,
-    Notes,
-    Object,
-    Source,
-    by_file,
-    readable,
-)
+from posenet.annotations.importing.imported import ImportedAnnotations, Notes, Object, Source, by_file, readable
 
 _OTHER_SHAPES = "shapes that are neither points, rectangles nor polygons, left out"
 

@@ -13,14 +13,7 @@ import numpy as np
 
 from posenet.annotations.coco import read_document
 from posenet.annotations.importing.coco_family import FINGERS
-from posenet.annotations.importing.imported import (
-    ImportedAnnotations,
-    Notes,
-    Object,
-    Source,
-    by_file,
-    to_coco,
-)
+from posenet.annotations.importing.imported import ImportedAnnotations, Notes, Object, Source, by_file, to_coco
 from posenet.errors import DataError
 
 AIC_NAMES = (
@@ -61,7 +54,9 @@ def reader_of(
             if keypoints is None and box is None:
                 continue
             rows = np.zeros((len(order), 3)) if keypoints is None else keypoints
-            own.append(Object(category, dict(zip(order, rows.tolist(), strict=True)), box))
+            if len(rows) != len(order):
+                raise ValueError(f"a person of {image} has {len(rows)} keypoints, not {len(order)}")
+            own.append(Object(category, dict(zip(order, rows.tolist())), box))
             notes[_NO_KEYPOINTS] += [] if rows[:, 2].any() else [str(image)]
         return to_coco(by_file(people, source, notes), order, notes)
 

@@ -13,14 +13,7 @@ import numpy as np
 
 from posenet.annotations.image_files import ImageFiles
 from posenet.annotations.importing.frames import write_frames, write_images
-from posenet.annotations.importing.imported import (
-    MISSING_IMAGES,
-    ImportedAnnotations,
-    Notes,
-    Object,
-    Source,
-    to_coco,
-)
+from posenet.annotations.importing.imported import MISSING_IMAGES, ImportedAnnotations, Notes, Object, Source, to_coco
 from posenet.errors import ConfigError, DataError
 from posenet.messages import to_single_line
 

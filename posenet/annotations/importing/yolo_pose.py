@@ -75,16 +75,14 @@ def import_yolo_pose(source: Source) -> ImportedAnnotations:
 
     objects_of: dict[Path, list[Object] | DataError] = {}
     for image in images:
+        path_of_labels = label_path(image)
         try:
-            objects = _read_labels(label_path(image), layout)
+            objects_of[image] = own = _read_labels(path_of_labels, layout)
         except DataError as error:
             objects_of[image] = error
             continue
-        objects_of[image] = objects or []
-        if objects is None:
-            notes[_WITHOUT_FILE].append(image.name)
-        elif not all(item.points for item in objects):
-            notes[_BOXES].append(image.name)
+        notes[_WITHOUT_FILE] += [] if path_of_labels.exists() else [image.name]
+        notes[_BOXES] += [] if all(item.points for item in own) else [image.name]
     imported = to_coco(
         objects_of,
         layout.keypoints,
@@ -101,7 +99,7 @@ def import_yolo_pose(source: Source) -> ImportedAnnotations:
     people = imported.document["annotations"]
     if people and not any(any(person["keypoints"][2::3]) for person in people):
         raise DataError(f"no object of {path} has keypoints; its labels may be those of a set for detection")
-    if (count := _count_corners(people)) > max(FEW_CORNERS, len(people) / 2):
+    if (count := sum(map(_is_corners, people))) > max(FEW_CORNERS, len(people) / 2):
         raise DataError(
             f"{path}: {count} of {len(people)} boxes are around their keypoints only if they are two corners; "
             "write them as centre x, centre y, width, height"
@@ -109,21 +107,17 @@ def import_yolo_pose(source: Source) -> ImportedAnnotations:
     return imported
 
 
-def _count_corners(people: Sequence[Entry]) -> int:
-    """How many objects have all keypoints in their box only if its four numbers are two corners.
+def _is_corners(person: Entry) -> bool:
+    """Whether what was read as centre and size of a box are two corners around all keypoints.
 
-    What was read as its centre and its size are then its first and its second corner. In a box that is written
-    correctly, all keypoints would be right of and below the centre.
+    In a box that is written correctly, all keypoints would be right of and below the centre.
     """
-    count = 0
-    for person in people:
-        points = np.reshape(person["keypoints"], (-1, 3))
-        points = points[points[:, 2] > 0, :2]
-        x, y, *second = person["bbox"]
-        first = x + second[0] / 2, y + second[1] / 2
-        is_inside = (points >= np.subtract(first, 1)) & (points <= np.add(second, 1))
-        count += len(points) >= MIN_KEYPOINTS and bool(is_inside.all())
-    return count
+    points = np.reshape(person["keypoints"], (-1, 3))
+    points = points[points[:, 2] > 0, :2]
+    x, y, *second = person["bbox"]
+    first = x + second[0] / 2, y + second[1] / 2
+    is_inside = (points >= np.subtract(first, 1)) & (points <= np.add(second, 1))
+    return len(points) >= MIN_KEYPOINTS and bool(is_inside.all())
 
 
 def places_of_split(data_file: str | Path, split: str) -> list[str]:
@@ -152,11 +146,9 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 def _parse_format(content: dict[str, Any], path: Path, given: Sequence[str] | None) -> YoloFormat:
     shape = content.get("kpt_shape")
-    if not isinstance(shape, list) or len(shape) != 2 or type(shape[0]) is not int or shape[0] < 1:
+    count, dimensions = shape if isinstance(shape, list) and len(shape) == 2 else (0, 0)
+    if type(count) is not int or count < 1 or dimensions not in (2, 3):
         raise DataError(f"{path} has no kpt_shape [keypoints, 2 or 3]; give the data.yaml of a YOLO-pose data set")
-    count, dimensions = shape
-    if dimensions not in (2, 3):
-        raise DataError(f"{path}: kpt_shape {truncate_for_message(shape)} must end in 2 or 3; correct it")
     classes = content.get("names")
     if isinstance(classes, list):
         classes = dict(enumerate(classes))
@@ -165,10 +157,9 @@ def _parse_format(content: dict[str, Any], path: Path, given: Sequence[str] | No
     listed = content.get("kpt_names")
     if isinstance(listed, dict):  # by class; the keypoints are those of all classes
         listed = next(iter(listed.values()), None)
-    names = given or (listed if isinstance(listed, list) else None)
-    names = names or (COCO.file_names if count == len(COCO.file_names) else [f"keypoint_{n + 1}" for n in range(count)])
+    default = COCO.file_names if count == len(COCO.file_names) else [f"keypoint_{n + 1}" for n in range(count)]
+    names = tuple(map(str, given or (listed if isinstance(listed, list) else None) or default))
     what = "keypoints=NAMES" if given else "kpt_names"
-    names = tuple(map(str, names))
     if len(names) != count:
         raise DataError(f"{path}: kpt_shape has {count} keypoints, {what} has {len(names)}; correct one of them")
     if twice := [name for name in names if names.count(name) > 1]:
@@ -217,7 +208,6 @@ def _find_place(place: str, roots: Sequence[Path], source: Path) -> Path:
 
 
 def _read_list(path: Path, roots: Sequence[Path]) -> list[Path]:
-    """The images that a text file names, relative to its folder or to that of the data set."""
     lines = read_input(path).decode("utf-8-sig").split("\n")
     return [_find_place(line.strip(), [path.parent, *roots], path) for line in lines if line.strip()]
 
@@ -231,12 +221,12 @@ def label_path(image: Path) -> Path:
     return Path(*parts).with_suffix(".txt")
 
 
-def _read_labels(path: Path, layout: YoloFormat) -> list[Object] | None:
-    """The objects in a label file; None if it does not exist. Objects of five numbers have no keypoints."""
+def _read_labels(path: Path, layout: YoloFormat) -> list[Object]:
+    """The objects in a label file, if there is one. Objects of five numbers have no keypoints."""
     try:
         text = read_input(path).decode("utf-8-sig", errors="replace")
     except FileNotFoundError:
-        return None
+        return []
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
     objects = []

@@ -242,7 +242,6 @@ def _mean_response(
 
 
 def _length(xy: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """The distances of rows of (N, 2) ``xy``."""
     x, y = xy.T
     return np.asarray(np.hypot(x[second] - x[first], y[second] - y[first]))
 

@@ -139,16 +139,16 @@ def assemble_people(
     kept = np.flatnonzero(is_kept)
     kept = kept[np.argsort(-score[kept], kind="stable")][:max_people]  # labels, highest score first
 
-    row = np.full(len(count), -1)  # label to row of the result; -1 where the person is dropped
+    row = np.full(len(count), -1)  # label to row of the result, the owner; -1 where the person is dropped
     row[kept] = np.arange(len(kept))
     owner = row[label]
     owned = np.flatnonzero(owner >= 0)
     keypoints = np.zeros((len(kept), skeleton.num_keypoints, 3), np.float32)
     keypoints[owner[owned], candidates.keypoint[owned], :2] = candidates.xy[owned]
     keypoints[owner[owned], candidates.keypoint[owned], 2] = candidates.score[owned]
-    keypoints, estimates = complete_people(
-        keypoints, candidates, _linked_pairs(limbs, owner), limbs_are_complete, pose_model
-    )
+    # person * N + candidate for the two ends of every limb: the owner of each and the candidate at the other.
+    linked = (owner[limbs.ends] * len(owner) + limbs.ends[:, ::-1])[owner[limbs.ends] >= 0]
+    keypoints, estimates = complete_people(keypoints, candidates, linked, limbs_are_complete, pose_model)
     if pose_model is not None:
         keypoints = pose_model.refine_keypoints(keypoints)
     found = keypoints[..., 2] > 0
@@ -391,16 +391,6 @@ def _share_of_limbs_within(limbs: Limbs, label: np.ndarray, num_groups: int) -> 
     across = np.bincount(first[~is_within], limbs.score[~is_within], num_groups)
     across += np.bincount(second[~is_within], limbs.score[~is_within], num_groups)
     return np.asarray((within + LIMB_SCORE_FLOOR) / (within + across + LIMB_SCORE_FLOOR))
-
-
-def _linked_pairs(limbs: Limbs, owner: np.ndarray) -> np.ndarray:
-    """person * N + candidate for the two ends of every limb: the owner of each and the candidate at the other.
-
-    ``owner``, (N,), is the person of each candidate, or -1 where it has none.
-    """
-    person = owner[limbs.ends]
-    pair = person * len(owner) + limbs.ends[:, ::-1]
-    return np.asarray(pair[person >= 0])
 
 
 def _missing_limb_share(limbs: Limbs, label: np.ndarray, found: np.ndarray, is_part: np.ndarray) -> float:

@@ -70,10 +70,8 @@ def read_converted(file: Path) -> bytes | None:
 
 def convert(network: nn.Module, config: Config, checkpoint: Path, file: Path | None) -> bytes:
     """The ONNX model of a checkpoint's network, and a log message; it is kept as ``file`` if that can be written."""
-    if file is None:
-        _log.info("%s is converted, which takes a while, and not kept", checkpoint)
-    else:
-        _log.info("%s is converted once, which takes a while, and kept in %s", checkpoint, file.parent)
+    fate = "not kept" if file is None else f"kept in {file.parent}"
+    _log.info("%s is converted, which takes a while, and %s", checkpoint, fate)
     model: bytes = build_onnx(network, config).SerializeToString()
     if file is not None:
         try:

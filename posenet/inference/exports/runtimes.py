@@ -59,7 +59,8 @@ def load_exported_file(
     """Load an exported file; see ``posenet.inference.networks.load_network``."""
     if backend == "torch":
         raise ConfigError(f"{path} is an exported file, which PyTorch cannot run; use backend {' or '.join(RUNTIMES)}")
-    runtime = _choose_runtime(path, device) if backend == "auto" else backend
+    names = [backend] if backend != "auto" else ["onnxruntime"] if device.startswith("cuda") else list(RUNTIMES)
+    runtime = next(filter(is_installed, names), names[0])
     try:
         model = read_input(path)
     except OSError as error:
@@ -102,15 +103,6 @@ def read_config(properties: Mapping[str, str], source: str) -> Config:
     if constants != CONSTANTS:
         raise CheckpointError(f"{source} is from another version of posenet; export the network again")
     return config
-
-
-def _choose_runtime(path: Path, device: str) -> str:
-    names = ["onnxruntime"] if device.startswith("cuda") else list(RUNTIMES)
-    installed = [name for name in names if is_installed(name)]
-    if not installed:
-        extras = " or ".join(f"'simplepose[{name}]'" for name in names)
-        raise ConfigError(f"{path} is an exported file, which needs a package that runs it: pip install {extras}")
-    return installed[0]
 
 
 class ExportedNetwork:

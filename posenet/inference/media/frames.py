@@ -126,12 +126,11 @@ def _expand(item: FrameInput, channels: ChannelOrder, recursive: bool) -> list[S
 def _expand_all(items: Iterable[FrameInput], channels: ChannelOrder, recursive: bool) -> Iterator[Source | Frame]:
     """The sources and the frames of several inputs; a frame with an error for each that has none."""
     for item in items:
-        is_name = isinstance(item, (str, os.PathLike)) and not is_encoded(item)
-        source = Source("image", Path(cast(str, item))) if is_name else IN_MEMORY
         try:
             yield from _expand(item, channels, recursive)
         except Exception as error:
-            yield _failed(source, error)
+            is_name = isinstance(item, (str, os.PathLike)) and not is_encoded(item)
+            yield _failed(Source("image", Path(cast(str, item))) if is_name else IN_MEMORY, error)
 
 
 def _failed(source: Source, error: Exception) -> Frame:

@@ -50,14 +50,8 @@ class Camera:
             yield math.nan
 
     def image(self) -> np.ndarray:
-        """The last image, (H, W, 3) BGR uint8; ``DataError`` if the camera has sent none."""
-        try:
-            image = self._capture.retrieve()[1]
-        except cv2.error as error:
-            raise DataError(f"the camera has sent no image ({error.err or error})") from error
-        if image is None:
-            raise DataError("the camera has sent no image")
-        return to_bgr(image)
+        """The last image, (H, W, 3) BGR uint8; an error if the camera has sent none."""
+        return to_bgr(self._capture.retrieve()[1])
 
     def close(self) -> None:
         """Release the device."""

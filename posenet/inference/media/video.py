@@ -77,9 +77,10 @@ class PyAVReader:
             raise DataError(f"cannot read {name}: it is no file, or empty (0 bytes); copy it or download it again")
         if path is None and not split_address(name).scheme:  # FFmpeg would try for seconds
             raise DataError(f"{name} cannot be opened as a video: the address is malformed; correct it")
-        address, options = (f"file:{path}", {}) if path is not None else (str(source.url), STREAM_OPTIONS)
+        address = source.url or f"file:{path}"
+        how: dict[str, Any] = {"options": STREAM_OPTIONS, "timeout": STREAM_TIMEOUT} if source.url else {}
         try:
-            self._container = av.open(address, options=options, timeout=STREAM_TIMEOUT, **_ANY_TAGS)
+            self._container = av.open(address, **how, **_ANY_TAGS)
         except av.FFmpegError as error:
             remedy = "check the address, or download it" if path is None else "it may be cut off or damaged"
             raise DataError(f"{name} cannot be opened as a video: {error.strerror}; {remedy}") from error

@@ -21,7 +21,6 @@ WRITABLE_VIDEO_SUFFIXES = frozenset(".avi .m4v .mkv .mov .mp4".split())
 DEFAULT_FOLDER = "predictions"
 """Where drawings go if no output is named; ``predictions-2`` and so on if it exists."""
 _OUTPUTS = ("output", "json", "coco", "csv", "export", "heatmaps")
-"""The options that name files and folders."""
 _NEEDS_OUTPUT = (
     "resume=True needs an output that shows what is done: json=FILE.jsonl, another file of people, or a folder for a "
     "file of each input"
@@ -48,12 +47,6 @@ class PredictionOptions(FrameSelection):
     smooth: bool = False
     keypoint_score: float = KEYPOINT_MIN_SCORE
     numbers: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in _OUTPUTS:
-            path = getattr(self, name)
-            object.__setattr__(self, name, None if path is None else os.fspath(path))
 
 
 @dataclass(frozen=True)
@@ -93,21 +86,20 @@ def choose_outputs(
 
     ``ConfigError`` if the options contradict each other, ``DataError`` if a file cannot be written.
     """
-    is_named = options.show or any(getattr(options, name) for name in _OUTPUTS)
-    if options.resume and not is_named:
+    of_all = {name: os.fspath(path) for name in _OUTPUTS if (path := getattr(options, name))}
+    if options.resume and not (options.show or of_all):
         raise ConfigError(_NEEDS_OUTPUT)
-    made = None if is_named else _make_default_folder()
-    named = {"output": options.output or made, "heatmaps": options.heatmaps}
-    of_all = {name: getattr(options, name) for name in ("json", "coco", "csv", "export") if getattr(options, name)}
-    json = of_all.get("json")
+    made = None if options.show or of_all else _make_default_folder()
+    folders = {"output": made} if made else {}
+    folders |= {name: of_all.pop(name) for name in ("output", "heatmaps") if name in of_all}
+    json = of_all.get("json", "")
     if json and _is_folder(json):
-        named["json"] = of_all.pop("json")
-    elif json and Path(json).suffix.lower() not in ("", ".json", ".jsonl"):
+        folders["json"] = of_all.pop("json")
+    elif Path(json).suffix.lower() not in ("", ".json", ".jsonl"):
         raise ConfigError(
             f"{json} is no name of a JSON file; end it with .json, or .jsonl for one image per line, or name a "
             "folder for a file of each image"
         )
-    folders = {name: folder for name, folder in named.items() if folder}
     for name, folder in folders.items():
         suffix = Path(folder).suffix
         if suffix.lower() in IMAGE_SUFFIXES | VIDEO_SUFFIXES and not Path(folder).exists():

@@ -253,7 +253,17 @@ class LinesFile:
         The lines of a video that is not complete are removed: it is predicted again from its beginning.
         """
         if self._resume:
-            self._remove_incomplete()
+
+            def complete() -> Iterator[bytes]:
+                return (line for line, record in self._lines() if record["file_name"] in self.done)
+
+            if sum(map(len, complete())) < self.path.stat().st_size:
+                with (
+                    name_file_in_errors(self.path),
+                    atomic_replacement(self.path) as temporary,
+                    open(temporary, "wb") as file,
+                ):
+                    file.writelines(complete())
         with self._stack:
             yield
             self._opened()
@@ -301,11 +311,3 @@ class LinesFile:
             f"line {number} of {self.path} is not one of a prediction that can be continued; choose another name, or "
             "start again without resume=True"
         )
-
-    def _remove_incomplete(self) -> None:
-        """Keep only the lines of inputs that are complete."""
-        kept_bytes = sum(len(line) for line, record in self._lines() if record["file_name"] in self.done)
-        if kept_bytes == self.path.stat().st_size:
-            return
-        with name_file_in_errors(self.path), atomic_replacement(self.path) as temporary, open(temporary, "wb") as kept:
-            kept.writelines(line for line, record in self._lines() if record["file_name"] in self.done)

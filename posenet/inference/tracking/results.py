@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import logging
 import math
 from collections import deque
@@ -32,8 +31,12 @@ def track_people(results: Iterable[Result], settings: TrackingConfig) -> Iterato
     source: Source | None = None
     last_number = -1
     waiting: deque[_Followed] = deque()
-    for result in map(_as_frame, results, itertools.count()):
+    for count, result in enumerate(results):
         frame = result.frame
+        if frame.source == IN_MEMORY and frame.number is None:
+            time = count / DEFAULT_FRAME_RATE
+            frame = dataclasses.replace(frame, number=count, seconds=time, rate=DEFAULT_FRAME_RATE)
+            result = dataclasses.replace(result, frame=frame)
         is_next = frame.number is None or frame.number > last_number  # a video may follow itself
         if frame.source != source or not is_next:
             yield from map(_Followed.identified, waiting)
@@ -49,7 +52,11 @@ def track_people(results: Iterable[Result], settings: TrackingConfig) -> Iterato
             seconds = max(seconds, frame.seconds)  # the clock of a damaged stream may jump back
             people = tracker.follow(result.people, seconds)
         waiting.append(_Followed(result, tracker, people, seconds))
-        while waiting and (frame.is_live or waiting[0].is_decided or _bytes_of(waiting) > LOOK_BACK_BYTES):
+        while waiting and (
+            frame.is_live
+            or waiting[0].is_decided
+            or sum(followed.result.frame.image.nbytes for followed in waiting) > LOOK_BACK_BYTES
+        ):
             yield waiting.popleft().identified()
     yield from map(_Followed.identified, waiting)
 
@@ -72,17 +79,3 @@ class _Followed(NamedTuple):
         if self.result.frame.number is None:
             return self.result
         return dataclasses.replace(self.result, people=self.tracker.identify(self.people, self.seconds))
-
-
-def _bytes_of(waiting: Iterable[_Followed]) -> int:
-    return sum(followed.result.frame.image.nbytes for followed in waiting)
-
-
-def _as_frame(result: Result, number: int) -> Result:
-    """The result for an image in memory as that of a frame; others as they are."""
-    frame = result.frame
-    if frame.source != IN_MEMORY or frame.number is not None:
-        return result
-    seconds = number / DEFAULT_FRAME_RATE
-    frame = dataclasses.replace(frame, number=number, seconds=seconds, rate=DEFAULT_FRAME_RATE)
-    return dataclasses.replace(result, frame=frame)

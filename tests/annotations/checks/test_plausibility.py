@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from posenet.annotations.people import read_annotations, read_split
+from posenet.annotations.people import read_dataset, read_split
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from posenet.skeleton import COCO
 from tests.helpers.chairs import NAMES, write_chairs
-from tests.helpers.changed_annotations import (
-    Change,
-    Document,
-    changed,
-    each,
-    found,
-    kinds,
-    read,
-    setting,
-)
+from tests.helpers.changed_annotations import Change, Document, changed, each, found, kinds, read, setting, write_boxes
 from tests.helpers.drawn_data import document, person, write_annotations
 
 
@@ -46,10 +36,6 @@ def exchange_axes(content: Document) -> None:
         entry["keypoints"] = np.reshape(entry["keypoints"], (-1, 3))[:, [1, 0, 2]].ravel().tolist()
 
 
-def write_boxes(convert: Callable[[float, float, float, float], list[float]]) -> Change:
-    return each("annotations", lambda entry: entry.update(bbox=convert(*entry["bbox"])))
-
-
 @pytest.mark.parametrize(
     "change, code",
     [
@@ -69,7 +55,7 @@ def test_real_annotations_in_another_frame_contradict_themselves(
     """Such files would be trained on and evaluated, with wrong results."""
     path = write_annotations(tmp_path / "a.json", changed(change, content=real))
     assert kinds(read(real))[code] == "contradiction"
-    for reader in (read_annotations, lambda path: read_split(path, skeleton=COCO)):
+    for reader in (read_dataset, lambda path: read_split(path, skeleton=COCO)):
         with pytest.raises(DataError, match=code):
             reader(path)
 

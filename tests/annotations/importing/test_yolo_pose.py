@@ -223,7 +223,7 @@ def test_keypoints_are_named_by_the_caller_or_the_file_or_are_those_of_coco(data
     "settings, message",
     [
         ({"kpt_shape": None}, "no kpt_shape"),
-        ({"kpt_shape": "[17, 4]"}, "end in 2 or 3"),
+        ({"kpt_shape": "[17, 4]"}, "no kpt_shape"),
         ({"kpt_shape": "17"}, "no kpt_shape"),
         ({"names": None}, "no names"),
         ({"names": "{0: person, dog: 1}"}, "no names"),

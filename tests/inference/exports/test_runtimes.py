@@ -91,7 +91,7 @@ def test_what_cannot_run_an_exported_file_is_refused(spot_file: Path, monkeypatc
     with pytest.raises(ConfigError, match="another configuration"):
         Predictor(spot_file, config=Config())
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "posenet.inference.exports" or None)
-    with pytest.raises(ConfigError, match=r"pip install 'simplepose\[openvino\]' or 'simplepose\[onnxruntime\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'simplepose\[openvino\]'"):
         Predictor(spot_file)
     with pytest.raises(ConfigError, match=r"'simplepose\[openvino\]'"):
         Predictor(spot_file, backend="openvino")

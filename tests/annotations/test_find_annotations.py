@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import posenet
+from posenet.annotations.find_annotations import are_annotations, find_annotations
 from posenet.errors import DataError
-from posenet.training.find_annotations import are_annotations, find_annotations
 
 
 def images_of(file: Path, names: list[str]) -> list[Path]:

@@ -20,10 +20,11 @@ import numpy as np
 from posenet.annotations.adjustments import MAX_LINE
 from posenet.annotations.coco import AnnotationFile, describe_counts, read_document
 from posenet.annotations.copies import groups_of_copies
+from posenet.annotations.find_annotations import is_yolo
 from posenet.annotations.main_persons import describe_others, select_main_persons
 from posenet.annotations.people import people_of
 from posenet.annotations.reader import read_annotation_file
-from posenet.annotations.skeleton_draft import SkeletonDraft, draft_skeleton
+from posenet.annotations.skeleton_draft import COMMENTS, SkeletonDraft, draft_skeleton
 from posenet.data.build import build_store
 from posenet.data.inspection import find_stored_files
 from posenet.data.store_list import count_background, open_data_sets
@@ -34,7 +35,6 @@ from posenet.settings import ExifFrame
 from posenet.skeleton import COCO, Skeleton, load_skeleton
 from posenet.skeleton.skeleton import list_names
 from posenet.skeleton.skeleton_file import BUILT_IN, skeleton_to_toml
-from posenet.training.find_annotations import is_yolo
 
 VALIDATION_SHARE = 0.1
 """Share of the images that is split off for validation."""
@@ -141,9 +141,7 @@ def _read_source(file: Path, split: str, images: str | Path | None, folder: Path
         document, image_folder = read_document(file), Path(images or file.parent)
     else:
         frames = folder / f"{split}_frames"
-        document, image_folder, notes = read_annotations(
-            file, images=images, split=split if is_yolo(file) else None, frames=frames
-        )
+        document, image_folder, notes = read_annotations(file, images=images, split=split, frames=frames)
         for note in notes:
             line = f"{file.name}: {note}"
             _log.warning("%s", line if len(line) <= MAX_LINE else f"{line[: MAX_LINE - 4]} ...")
@@ -173,9 +171,9 @@ def _make_stores(plan: StorePlan, sources: Sequence[_Source], known: Skeleton | 
     draft = None if known else _draft(train.file)
     skeleton = draft.skeleton if draft else known
     if draft and len(train.file.groups_of_names()) > 1:  # some may be the skeleton's, in another order
-        file, images = train.file, train.images
+        content, images = train.file.document, train.images
         again = read_annotation_file(
-            file.path, skeleton, folder=images, exif_frame=plan.exif_frame, document=file.document
+            sources[0].path, skeleton, folder=images, exif_frame=plan.exif_frame, document=content
         )
         train = train._replace(file=again)
     parts = [train, *(_read(plan, source, skeleton, warnings) for source in sources[1:])]
@@ -256,16 +254,15 @@ def _draft(file: AnnotationFile) -> SkeletonDraft:
         text = "Only %s is trained, not %s, which have other keypoints; to choose: annotations skeleton --category NAME"
         _log.warning(text, ranked[0].name, list_names(list(dict.fromkeys(others))))
     if draft.skeleton.file_names == COCO.file_names:
-        coco = dataclasses.replace(COCO, category_id=draft.skeleton.category_id)
-        return dataclasses.replace(draft, skeleton=coco, comments={})
+        return draft._replace(skeleton=dataclasses.replace(COCO, category_id=draft.skeleton.category_id))
     return draft
 
 
 def _write_draft(draft: SkeletonDraft, output: Path, warnings: list[str]) -> None:
-    """Write the drafted skeleton, and log what it has."""
     skeleton = draft.skeleton
-    write_atomically(output, skeleton_to_toml(skeleton, draft.comments).encode())
-    if skeleton == COCO:
+    is_coco = skeleton == COCO
+    write_atomically(output, skeleton_to_toml(skeleton, {} if is_coco else COMMENTS).encode())
+    if is_coco:
         _log.info("Skeleton: that of COCO")
         return
     counts = pluralize(skeleton.num_keypoints, "keypoint"), pluralize(skeleton.num_parts, "part")
@@ -317,7 +314,6 @@ def _images_to_train_on(file: AnnotationFile, skeleton: Skeleton) -> set[int]:
 
 
 def _build(part: _Part, folder: Path, skeleton: Skeleton, warnings: list[str]) -> None:
-    """Write the annotations of a split, and build its store."""
     path = folder / f"{part.split}.json"
     file = dataclasses.replace(part.file, path=path)
     write_atomically(path, json.dumps(file.document).encode())
