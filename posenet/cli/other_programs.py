@@ -31,8 +31,6 @@ _REMEDIES = (
     ("predict", "--gpus --num-gpus --nproc --nprocs --world-size", "see posenet docs scale for several GPUs"),
     (f"{_TRAIN} {_RUN}", "--gpu --gpu-id --gpu-ids --gpu-index --cuda", "use --device cuda, or cuda:1 for the second"),
     (f"{_TRAIN} {_RUN}", "--half --fp16 --bf16 --mixed-precision --precision", "use --amp fp16 or --amp bf16"),
-    (_TRAIN, "--opt-level", "an option of Apex: use --amp fp16 or --amp bf16"),
-    (_TRAIN, "--no-warmup", "use --warmup 0"),
     (_TRAIN, "--ema --model-ema --use-ema", "use --set average.kind=ema"),
     (_TRAIN, "--swa", "use --config simplepose_swa, or --set average.kind=swa"),
     (_TRAIN, "--data --dataset --data-dir --data-path --train-data --source --annotations",

@@ -25,14 +25,18 @@ from posenet.devices.launch import is_restarted, was_started_by_us
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import ConfigError
 from posenet.messages import command_line
-from posenet.settings import Config, OptimConfig
+from posenet.settings import Config
 from posenet.training.run_settings import check_before_start
 
 if TYPE_CHECKING:
     from posenet.devices.parallel import Runtime
 
+APEX_OPT_LEVELS = {"O0": "off", "O1": "fp16", "O2": "fp16", "O3": "fp16"}
+"""The precision for each ``--opt-level`` of Apex, which recipes for the original code give."""
 ONE_RUN = "use posenet train-distributed (tools/train_distributed.py) for one run of all"
 """Remedy where several processes would each be a run."""
+
+_log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -103,15 +107,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     group = parser.add_argument_group("optimization")
     _add_setting(group, "--lr", "optim.lr", "learning rate")
-    warmup = OptimConfig.warmup_epochs
-    text = f"epochs over which the learning rate rises at the start; --warmup alone is {warmup:g}"
-    _add_setting(group, "--warmup", "optim.warmup_epochs", text, short="-w", nargs="?", const=warmup)
+    text = "raise the learning rate over the first epochs; over the default number if the configuration has 0"
+    add_switch(group, "--warmup", short="-w", default=None, help=setting_help(text, "optim.warmup_epochs"))
     _add_setting(group, "--max-grad-norm", "optim.max_grad_norm", "clip the norm of the gradient to this; 0 is off")
 
     group = parser.add_argument_group("device and precision")
     _add_setting(group, "--device", "train.device", "auto, cpu, cuda, cuda:1, mps ...", metavar="D")
+    precision = group.add_mutually_exclusive_group()
     _add_setting(
-        group,
+        precision,
         "--amp",
         "train.amp",
         "precision of the network; off is float32, auto and --amp alone choose for the device",
@@ -119,7 +123,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="auto",
     )
-    _add_setting(group, "--loss-scale", "train.loss_scale", "fixed loss scale for fp16; 0 adapts it")
+    precision.add_argument("--opt-level", choices=APEX_OPT_LEVELS, help=argparse.SUPPRESS)
+    text = setting_help("fixed loss scale for fp16; 0 and dynamic adapt it", "train.loss_scale")
+    group.add_argument("--loss-scale", dest="train.loss_scale", type=_loss_scale, metavar="X", help=text)
     _add_setting(group, "--sync-bn", "parallel.sync_bn", "BatchNorm statistics over all processes")
     add_local_rank(group)
 
@@ -180,6 +186,9 @@ def train_with_flags(args: argparse.Namespace, runtime: Runtime | None) -> int:
     from posenet.data import annotations_to_stores
     from posenet.training.train import train
 
+    if args.opt_level:
+        amp = APEX_OPT_LEVELS[args.opt_level]
+        _log.info("--opt-level %s is an option of Apex; using --amp %s", args.opt_level, amp)
     if args.data is not None and was_started_by_us(os.environ):  # by a process that has reported on the data
         logging.getLogger(annotations_to_stores.__name__).setLevel(logging.ERROR)
     result = train(
@@ -190,6 +199,7 @@ def train_with_flags(args: argparse.Namespace, runtime: Runtime | None) -> int:
         val=args.val,
         val_images=args.val_images,
         resume=args.resume,
+        warmup=bool(args.warmup),
         max_steps=args.max_steps,
         runtime=runtime,
     )
@@ -201,5 +211,17 @@ def _overrides(args: argparse.Namespace) -> list[str]:
     values = {key: value for key, value in vars(args).items() if "." in key and value is not None}
     if values.get("train.freeze") == []:
         values["train.freeze"] = ["all-but-heads"]
+    if args.opt_level:
+        values["train.amp"] = APEX_OPT_LEVELS[args.opt_level]
+    if args.warmup is False:
+        values["optim.warmup_epochs"] = 0
     # Strings, numbers and lists in JSON are valid TOML too.
     return [*args.overrides, *(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items())]
+
+
+def _loss_scale(text: str) -> float:
+    """Argument type: a fixed loss scale; 0 for "dynamic", Apex's word."""
+    try:
+        return 0.0 if text == "dynamic" else float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor dynamic") from None

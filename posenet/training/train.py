@@ -30,6 +30,7 @@ from posenet.errors import ConfigError
 from posenet.images import write_image
 from posenet.messages import to_single_line
 from posenet.progress_bar import hide_progress
+from posenet.settings import OptimConfig
 from posenet.settings.heights import advise_on_height
 from posenet.training import from_annotations
 from posenet.training.log import (
@@ -72,6 +73,7 @@ def train(
     experiment: Experiment = None,
     prepare: bool = False,
     resume: bool | str | Path = False,
+    warmup: bool = False,
     max_steps: int = 0,
     callbacks: Sequence[TrainingCallback] = (),
     progress: bool = True,
@@ -100,6 +102,7 @@ def train(
         resume: True continues from the newest intact checkpoint of the run's folder, or starts a new run if there is
             none. A path is a checkpoint or the folder of a run. The settings in the checkpoint are kept, except those
             in an experiment file and in ``overrides``; a ``Config`` replaces them all.
+        warmup: if ``optim.warmup_epochs`` is 0, use its default.
         max_steps: stop after this many optimizer steps since the start of the run; 0 does not stop.
         callbacks: receive the measurements, in addition to the logs in the run's folder and to ``log.callbacks``.
         progress: whether to show progress bars.
@@ -168,6 +171,8 @@ def train(
         restarted = is_restarted(os.environ)
         checkpoint = runtime.broadcast_object(runtime.run_on_main(lambda: find_checkpoint(folder, resume, restarted)))
         settings = runtime.run_on_all(lambda: config_of_run(config, pairs, folder, checkpoint))
+        if warmup and not settings.optim.warmup_epochs:
+            settings = with_settings(settings, "optim", warmup_epochs=OptimConfig.warmup_epochs)
         runtime.select_device(settings.train.device)
         # All training batches have the same shape. The initial weights are drawn on the CPU, and nothing else draws
         # from PyTorch's generators.

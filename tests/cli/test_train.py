@@ -48,7 +48,9 @@ def run_status() -> str:
     return Path("run/run.status").read_text().strip()
 
 
-def test_flags_are_settings_and_arguments_of_train(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags_are_settings_and_arguments_of_train(
+    train: Train, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given: dict[str, Any] = {}
 
     def record(config: object, overrides: list[str], **options: Any) -> SimpleNamespace:
@@ -60,22 +62,28 @@ def test_flags_are_settings_and_arguments_of_train(train: Train, monkeypatch: py
     others = {**dict.fromkeys(("experiment", "images", "val", "val_images")), "runtime": ANY}
     assert train("--config", "tiny")[0] == 0
     overrides = given.pop("overrides")
-    assert given == {"config": "tiny", "resume": False, "max_steps": 0, **others}
+    assert given == {"config": "tiny", "resume": False, "warmup": False, "max_steps": 0, **others}
     flags = """--epochs 1 --lr 0.01 --max_grad_norm 5 --print-freq 7 --device cpu --amp bf16 --sync-bn
-        --freeze stem.* --loss-scale 64 --weights w.pth --warmup 2 --max-steps 9 --resume -p é/𠮷"""
+        --freeze stem.* --loss-scale 64 --weights w.pth --warmup --max-steps 9 --resume -p é/𠮷"""
     assert train(*flags.split())[0] == STOPPED_STATUS
     settings = given.pop("overrides")
-    assert given == {"config": None, "resume": True, "max_steps": 9, **others}
+    assert given == {"config": None, "resume": True, "warmup": True, "max_steps": 9, **others}
     assert settings[: len(overrides)] == overrides
     expected = """train.epochs=1 optim.lr=0.01 optim.max_grad_norm=5 log.every_steps=7
         train.device='cpu' train.amp='bf16' parallel.sync_bn=true train.freeze=['stem.*']
-        train.loss_scale=64 train.weights='w.pth' optim.warmup_epochs=2 checkpoint.path='é/𠮷'"""
+        train.loss_scale=64 train.weights='w.pth' checkpoint.path='é/𠮷'"""
     assert load_config(None, settings) == load_config(None, [*overrides, *expected.split()])
+    with caplog.at_level("INFO"):
+        assert train("--no-warmup", "--loss-scale", "dynamic", "--opt-level", "O1")[0] == 0
+    config = load_config(None, given["overrides"])
+    assert (config.optim.warmup_epochs, given["warmup"]) == (0, False)
+    assert (config.train.loss_scale, config.train.amp) == (0, "fp16")
+    assert caplog.messages == ["--opt-level O1 is an option of Apex; using --amp fp16"]
     assert train("--freeze", "--amp", "-f", "3", "-w")[0] == 0  # as typed in recipes for Apex
     config = load_config(None, given["overrides"])
     assert (config.train.freeze, config.train.amp) == (("all-but-heads",), "auto")
-    assert (config.log.every_steps, config.optim.warmup_epochs) == (3, 1)
-    for refused in (("--loss-scale", "large"), ("--opt-level", "O1"), ("--amp", "bf32")):
+    assert (config.log.every_steps, given["warmup"]) == (3, True)
+    for refused in (("--loss-scale", "large"), ("--opt-level", "O4"), ("--amp", "bf16", "--opt-level", "O0")):
         with pytest.raises(SystemExit, match="2"):
             train("-p", "other", *refused)
 
@@ -117,7 +125,7 @@ def test_the_run_folder_is_named_after_the_experiment_file_and_resumes_with_it(
 def test_a_run_is_fine_tuned_resumed_and_warmed_up_again_by_flags(
     train: Train, caplog: pytest.LogCaptureFixture
 ) -> None:
-    train("-p", "first", "--warmup", "0", "--max-steps", "1")
+    train("-p", "first", "--no-warmup", "--max-steps", "1")
     with caplog.at_level("INFO"):
         assert (
             train("-p", "second", "--weights", "first/last.pth", "--freeze", "all-but-heads", "--max-steps=1")[0] == 0
