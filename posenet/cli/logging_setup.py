@@ -71,7 +71,7 @@ def _concerns_this_rank_alone(record: logging.LogRecord) -> bool:
     return record.levelno >= logging.ERROR or not is_ours or record.name == "posenet.training.batches"
 
 
-def print_message(*values: object, file: TextIO | None = None, end: str = "\n") -> None:
+def print_message(*values: object, file: TextIO | None = None) -> None:
     """Print text for people, as ``print`` does, to standard output or ``file``; all tools print with this function.
 
     The text is safe for a terminal, and characters that the encoding of the stream does not have become "?". Data for
@@ -80,7 +80,7 @@ def print_message(*values: object, file: TextIO | None = None, end: str = "\n") 
     stream = sys.stdout if file is None else file
     if stream is None:  # it is closed
         return
-    text = to_printable(" ".join(map(str, values)) + end)
+    text = to_printable(" ".join(map(str, values)) + "\n")
     encoding = stream.encoding or "utf-8"
     with name_file_in_errors(STANDARD_OUTPUT) if stream is sys.stdout else contextlib.nullcontext():
         # One write call: print writes the line end separately, and another process could write in between.

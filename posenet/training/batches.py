@@ -130,6 +130,13 @@ def make_step_batches(config: Config, store: StoreList, runtime: Runtime) -> Ste
         runtime.world_size,
         sample_counts=store.sample_counts(config.data.framing, config.data.background),
     )
+    step_size = train.batch_size * runtime.world_size * config.optim.accumulate
+    if step_size > sampler.epoch_length and runtime.is_main:
+        _log.warning(
+            "a step takes %d samples, but an epoch has only %d, which are repeated to fill it; lower train.batch_size",
+            step_size,
+            sampler.epoch_length,
+        )
     loader = BatchLoader(dataset, sampler, config.data.workers, supports_pinned_memory(runtime.device))
     return StepBatches(loader, sampler, config.optim.accumulate, train.epochs)
 

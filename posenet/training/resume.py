@@ -1,12 +1,13 @@
 """Resuming: which checkpoint a run continues, with which settings, and the state that is saved and restored.
 
-The parts of a run do not know of checkpoints: ``state_of`` reads their values, and ``restore_run`` writes them.
+The parts of a run do not know how they are saved: ``state_of`` reads their values, and ``restore_run`` writes them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -182,10 +183,8 @@ def restore_run(run: Run, checkpoint: Checkpoint) -> None:
     run.writer.saved_step = run.progress.total_steps
     if not is_last(run, path) and not _has_best_of(run, state):
         run.progress.forget_scores()
-    saved = state.get("validation")
-    is_digest = isinstance(saved, str) and len(saved) == len(
-        run.validation_digest
-    )  # a version before 0.7 wrote another text
+    saved = str(state.get("validation"))
+    is_digest = re.fullmatch("[0-9a-f]{64}", saved)  # versions before 0.7 wrote a text that may be as long, or nothing
     if run.progress.best_score and is_digest and saved != run.validation_digest:
         run.progress.forget_scores()
         _log.warning("The validation data have changed: the scores of earlier epochs count no more")

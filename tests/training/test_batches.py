@@ -89,6 +89,15 @@ def test_the_stream_has_the_batches_of_every_position_and_measures_its_speed(
         assert ids(stream.take_step(epoch, step)) == expected[epoch][step]
 
 
+def test_a_step_of_more_samples_than_an_epoch_is_said(
+    stores: Stores, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for accumulate in (7, 8):
+        caplog.clear()
+        train_tiny(stores, tmp_path / str(accumulate), f"optim.accumulate={accumulate}", max_steps=1)
+        assert ("a step takes 16 samples, but an epoch has only 14" in caplog.text) == (accumulate == 8)
+
+
 def test_workers_go_on_after_a_jump_and_end_when_the_stream_is_closed() -> None:
     others = set(multiprocessing.active_children())
     stream = make_stream(20, workers=1)

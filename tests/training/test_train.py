@@ -24,7 +24,7 @@ import posenet
 from posenet.checkpoints import folder as checkpoint_folder
 from posenet.checkpoints.file import read_checkpoint
 from posenet.devices.parallel import Runtime
-from posenet.errors import CheckpointError, ConfigError
+from posenet.errors import CheckpointError, ConfigError, TrainingError
 from posenet.settings import load_config
 from posenet.training.report import advise_on_network, describe_lr
 from posenet.training.train import TrainingResult
@@ -305,6 +305,17 @@ def test_memory_format_and_flags_of_cudnn_are_those_of_the_settings(stores: Stor
         train_tiny(stores, tmp_path / value, *settings, max_steps=1, runtime=runtime)
         assert seen == {(flag, flag, flag, not flag)}, "deterministic algorithms are not chosen by their speed"
     assert (cudnn.benchmark, cudnn.allow_tf32) == before
+
+
+def test_too_little_memory_is_one_line_that_names_the_batch_size(stores: Stores, tmp_path: Path) -> None:
+    class FullDevice(Runtime):
+        def to_device(self, batch: Any) -> Any:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nMore lines")
+
+    with pytest.raises(TrainingError, match=r"cpu has too little memory; lower train\.batch_size, and raise optim"):
+        train_tiny(stores, tmp_path, runtime=FullDevice())
+    assert (tmp_path / "run.status").read_text() == "failed\n"
+    assert "ERROR: cpu has too little memory; lower train.batch_size" in (tmp_path / "log.txt").read_text()
 
 
 def state_of_process() -> dict[str, Any]:

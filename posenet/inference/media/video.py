@@ -235,7 +235,7 @@ class VideoWriter:
     """Writes an H.264 video with the exact times of its images; it has no sound.
 
     Args:
-        path: its suffix, one of ``WRITABLE_VIDEO_SUFFIXES``, gives the format.
+        path: its suffix, one of ``output_files.WRITABLE_VIDEO_SUFFIXES``, gives the format.
         size: (height, width) of the images. The codec needs even sides: an odd side is stretched by one pixel.
         rate: frames per second, on average.
         aspect: width of a pixel divided by its height.

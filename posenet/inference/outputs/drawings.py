@@ -35,7 +35,7 @@ Show = Callable[[Frame, np.ndarray], None]
 
 @contextlib.contextmanager
 def write_drawing(path: Path) -> Iterator[Show]:
-    """Write the drawing of one source, as an image or as a video; the path is one with ``drawing_suffix``."""
+    """Write the drawing of one source, as an image or as a video; ``output_files`` has the suffixes."""
     video: VideoWriter | None = None
     with contextlib.ExitStack() as stack:
 
