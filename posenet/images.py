@@ -50,6 +50,8 @@ _REDUCED_PAGE = 1
 _JPEG_START = b"\xff\xd8"
 _JPEG_END = b"\xff\xd9"
 _JPEG_SCAN = b"\xff\xda"
+_HEIF_BRANDS = frozenset(b"avif avis heic heix heim heis hevc hevx mif1 msf1".split())
+"""The kinds of HEIC and AVIF files, which they state after ``ftyp`` (ISO/IEC 23008-12); videos state others."""
 _BIT_DEPTHS = (8, 10, 12, 16)
 """How many of 16 bits are taken to be in use. Data of 14 bits are only somewhat dark, as photographs may be."""
 _JPEG_PADDING = 64
@@ -364,7 +366,7 @@ def _decode(data: np.ndarray, reduction: int = 1) -> np.ndarray:
     """Decode the pixels as stored; those of HEIC, AVIF and TIFF files as displayed, which is their only frame here."""
     if not len(data):
         raise ValueError("is empty (0 bytes); copy it or download it again")
-    if data[4:8].tobytes() == b"ftyp":
+    if data[4:8].tobytes() == b"ftyp" and data[8:12].tobytes() in _HEIF_BRANDS:
         return _decode_heif(data)
     if is_jpeg(data):
         data = _with_jpeg_end(data)

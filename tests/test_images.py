@@ -331,6 +331,8 @@ class TestDecoding:
         monkeypatch.setitem(sys.modules, "pillow_heif", None)
         with pytest.raises(ValueError, match=r"\[heif\]"):
             decode_image(as_array(b"\0\0\0\x1cftypheic\0\0\0\0mif1heicmiaf"))
+        with pytest.raises(ValueError, match="^cannot be decoded; save it"):  # the extra does not help with a video
+            decode_image(as_array(b"\0\0\0\x1cftypisom\0\0\2\0isomiso2avc1mp41"))
 
 
 class TestOrientation:

@@ -10,7 +10,7 @@ import gc
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -232,16 +232,17 @@ def describe_counts(document: Mapping[str, list[Entry]]) -> str:
     return ", ".join([pluralize(len(document["images"]), "image"), *objects])
 
 
-def select_sections(document: Any, path: str | Path) -> dict[str, list[Entry]]:
+def select_sections(document: Any, path: str | Path, required: Collection[str] = ()) -> dict[str, list[Entry]]:
     """Return the three sections of a COCO file's content, whose entries are not checked; ``DataError`` if it has none.
 
-    Sections that are missing or null are empty. ``path`` is for messages.
+    Sections that are missing or null are empty, but those that are ``required``. ``path`` is for messages.
     """
     content = document if isinstance(document, dict) else {}
-    sections = {key: content.get(key) or [] for key in SECTIONS}
+    sections = {key: [] if content.get(key) is None else content[key] for key in SECTIONS}
     is_coco = any(isinstance(content.get(key), list) for key in SECTIONS)
     for key, entries in sections.items():
-        if not is_coco or not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        is_lacking = not is_coco or (key in required and content.get(key) is None)
+        if is_lacking or not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise DataError(
                 f"{path}: {key!r} is missing or not a list of objects; give a COCO keypoint file, or convert that of "
                 "another tool with posenet annotations import"

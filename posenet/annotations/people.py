@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from posenet.annotations.adjustments import Adjustments
-from posenet.annotations.coco import AnnotationFile, CocoImage
+from posenet.annotations.coco import AnnotationFile, CocoImage, read_document, select_sections
 from posenet.annotations.outlines import Outline, decode_mask, encode_mask
 from posenet.annotations.reader import read_annotation_file
 from posenet.errors import DataError
@@ -73,7 +73,11 @@ def read_dataset(
     exif_frame: ExifFrame = DataConfig.exif_frame,
 ) -> CocoDataset:
     """Read the people of a file of annotations; see ``people_of``."""
-    return people_of(read_annotation_file(path, skeleton, folder=folder, exif_frame=exif_frame), skeleton)
+    document = read_document(path)
+    # Without its annotations, all images would count as images of nobody.
+    select_sections(document, path, ["images", "annotations"])
+    file = read_annotation_file(path, skeleton, folder=folder, exif_frame=exif_frame, document=document)
+    return people_of(file, skeleton)
 
 
 def people_of(file: AnnotationFile, skeleton: Skeleton) -> CocoDataset:

@@ -71,14 +71,17 @@ def _frame_of(header: ImageHeader, size: tuple[int, int], exif_frame: ExifFrame)
 def swap_sizes(images: Images, columns: AnnotationColumns, said: Adjustments) -> None:
     """Swap height and width of the images whose keypoints fit only the displayed image, though the size is that of
     the stored pixels: keypoints in it, and some far outside the stored pixels."""
-    is_swapped = np.zeros(len(images.names), bool)
-    for row in np.flatnonzero(np.isin(images.turns, QUARTER_TURNS)).tolist():
-        own = columns.image_rows == row
-        points = columns.keypoints[own][columns.is_labelled[own]][:, :2]
-        size = images.sizes[row, ::-1]
-        is_far = points > size + FAR_OUTSIDE * size.max()
-        fits_turned = (points >= -EDGE_MARGIN) & (points <= size[::-1] + EDGE_MARGIN)
-        is_swapped[row] = is_far.any() and fits_turned.all()
+    is_turned = np.isin(images.turns, QUARTER_TURNS)
+    rows = np.flatnonzero(is_turned[columns.image_rows])
+    image_rows, is_labelled = columns.image_rows[rows], columns.is_labelled[rows]
+    points = columns.keypoints[rows, :, :2]
+    sizes = images.sizes[image_rows][:, None, ::-1]
+    is_far = is_labelled & (points > sizes + FAR_OUTSIDE * sizes.max(axis=2, keepdims=True)).any(axis=2)
+    fits_turned = ((points >= -EDGE_MARGIN) & (points <= sizes[..., ::-1] + EDGE_MARGIN)).all(axis=2)
+    has_far, has_misfit = np.zeros((2, len(images.names)), bool)
+    has_far[image_rows[is_far.any(axis=1)]] = True
+    has_misfit[image_rows[(is_labelled & ~fits_turned).any(axis=1)]] = True
+    is_swapped = is_turned & has_far & ~has_misfit
     images.sizes[is_swapped] = images.sizes[is_swapped][:, ::-1]
     images.turns[is_swapped] = 1
     said.add_rows("derived", "exif-swapped", is_swapped, images.names)

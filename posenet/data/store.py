@@ -208,8 +208,9 @@ class Store:
         schema = int(file.attrs["schema"])
         if schema not in (SCHEMA, SCHEMA_WITHOUT_ORIGINAL):
             raise DataError(
-                f"{self.path} has schema {schema} of {'a later' if schema > SCHEMA else 'an earlier'} version; build "
-                f"it again: posenet build-hdf5 --images DIR --annotations JSON --output {self.path} --overwrite"
+                f"{self.path} has schema {schema} of {'a later' if schema > SCHEMA else 'an earlier'} version; "
+                f"{'update posenet, or ' if schema > SCHEMA else ''}build it again: posenet build-hdf5 --images DIR "
+                f"--annotations JSON --output {self.path} --overwrite"
             )
         text = file.attrs["skeleton"].decode()
         self.fingerprint = file.attrs["fingerprint"].decode()

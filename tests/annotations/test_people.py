@@ -100,6 +100,16 @@ def test_a_file_of_another_kind_and_a_missing_one_are_refused(tmp_path: Path, re
             reader(tmp_path / name)
 
 
+@pytest.mark.parametrize("section", ["images", "annotations"])
+def test_a_data_set_needs_its_annotations_or_all_images_would_show_nobody(tmp_path: Path, section: str) -> None:
+    content = document([1], [person(1, 1)])
+    for lacking in ({key: entries for key, entries in content.items() if key != section}, {**content, section: None}):
+        with pytest.raises(DataError, match=f"'{section}' is missing"):
+            read(tmp_path, lacking)
+    with pytest.raises(DataError, match=f"'{section}' is missing"):
+        read_split(write(tmp_path, {**content, section: 0}))
+
+
 class TestSplit:
     def test_images_and_people_are_read(self, tmp_path: Path) -> None:
         content = document([3, 1], [person(8, 1, labelled=4), crowd(9, 3, (0, 0, 30, 30))])

@@ -161,7 +161,7 @@ OTHER_FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "text": (lambda path: path.write_text("not a store\n" * 99), "not an HDF5 file"),
     "layout without checksums": (old_layout, "layout with checksums"),
     "never finished": (edit(lambda file: file.attrs.pop("format")), "never finished"),
-    "newer schema": (edit(lambda file: file.attrs.update(schema=99)), "schema 99 of a later version"),
+    "newer schema": (edit(lambda file: file.attrs.update(schema=99)), "schema 99 .*; update posenet, or build"),
     "older schema": (edit(lambda file: file.attrs.update(schema=5)), "schema 5 of an earlier .*tiny.h5 --overwrite"),
     "group for an array": (edit(lambda file: (file.pop("record"), file.create_group("record"))), "cannot be used"),
     "external link": (edit(link_elsewhere), "cannot be used as a store"),

@@ -237,6 +237,14 @@ def test_people_with_low_scores_are_left_out():
             Predictor(SpotNetwork(), min_score=wrong)
 
 
+def test_maps_are_those_of_the_image_without_its_padding():
+    predictor = spot_predictor(height=100)
+    maps = predictor.compute_maps(make_image((97, 131)))
+    assert maps.shape == (50, 25, 34)
+    y, x = np.unravel_index(maps[COCO.keypoint_channels][NOSE].argmax(), maps.shape[1:])
+    np.testing.assert_allclose((x * 4 + 1.5, y * 4 + 1.5), np.array(SPOTS[97, 131][0]) * 100 / 97, atol=2.5)
+
+
 @pytest.mark.parametrize(
     "overrides, message",
     [

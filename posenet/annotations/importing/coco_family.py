@@ -50,7 +50,7 @@ def import_coco(source: Source) -> ImportedAnnotations:
         DataError: the content is not that of a COCO file, has no such part, or its images are not found.
     """
     document, path, part = source.content, source.path, source.part
-    sections = select_sections(document, path)
+    sections = select_sections(document, path, ["images"])
     is_whole_body = any("face_kpts" in entry or "foot_kpts" in entry for entry in sections["annotations"])
     if part is not None and part not in PARTS:
         raise DataError(f"part={part} is none of {', '.join(PARTS)}; choose one of them")
@@ -111,7 +111,7 @@ def import_posetrack(source: Source) -> ImportedAnnotations:
     """Read a folder with a file for each video as one set. Ids that two files have are numbered anew."""
     sections: dict[str, list[Entry]] = {"images": [], "annotations": [], "categories": []}
     for document in source.content.values():
-        own = select_sections(document, source.path)
+        own = select_sections(document, source.path, ["images"])
         if sections["categories"] and own["categories"] != sections["categories"]:
             raise DataError(f"the files of {source.path} have different categories; import each of them alone")
         sections["categories"] = own["categories"]

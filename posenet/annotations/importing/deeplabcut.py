@@ -68,7 +68,8 @@ def import_deeplabcut(source: Source) -> ImportedAnnotations:
 def _read_table(path: Path) -> tuple[list[tuple[str, str, str]], list[list[str]]]:
     """Individual, body part and x or y of every column; and the rows, each with the name of its image first."""
     text = read_input(path).decode("utf-8-sig")
-    delimiter = text[len("scorer")]  # a spreadsheet may have saved the table with its own
+    # A spreadsheet may have saved the table with its own delimiter, and with quoted cells.
+    delimiter = next((mark for mark in text if mark in ",;\t"), ",")
     lines = [line for line in csv.reader(io.StringIO(text), delimiter=delimiter) if line]
     header = {line[0]: line for line in lines[: len(_HEADER)] if line[0] in _HEADER}
     if "bodyparts" not in header or "coords" not in header:

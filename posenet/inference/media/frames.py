@@ -201,8 +201,12 @@ def _read_animation(source: Source, selection: FrameSelection) -> Iterator[Frame
     begin_ms = 0.0
     first_selected: int | None = None
     for number, place in enumerate(places):
-        image.seek(place)
-        image.load()  # only this reads the time in some formats
+        try:
+            image.seek(place)
+            image.load()  # only this reads the time in some formats
+        except Exception as error:
+            text = f"image {number} of {len(places)} of {source.name} cannot be decoded"
+            raise DataError(f"{text} ({to_single_line(str(error))}); save it again") from error
         seconds = begin_ms / 1000
         # Pages follow each other at the rate of a video.
         is_page = image.format == "TIFF"

@@ -97,8 +97,8 @@ class Source:
         if self.url is not None:
             address = split_address(self.url)
             return Path(address.path).stem or address.hostname or "stream"
-        stem = Path(str(self.location)).stem
-        return f"camera-{stem}" if self.kind == "camera" else stem
+        path = Path(str(self.location))
+        return f"camera-{path.name}" if self.kind == "camera" else path.stem
 
     @property
     def suffix(self) -> str:

@@ -282,6 +282,8 @@ def test_tables_of_deeplabcut_that_a_spreadsheet_has_saved_are_read(tmp_path: Pa
     lines = table.read_text().replace(",", delimiter).splitlines(keepends=True)
     table.write_text("".join([*lines[:4], *(re.sub(r"(\d)\.(\d)", rf"\1{point}\2", line) for line in lines[4:])]))
     assert compare(read_annotations(root), hidden=False) == compare(read_annotations(table), hidden=False) == 3
+    table.write_text(re.sub(rf"[^{delimiter}\n]+", r'"\g<0>"', table.read_text()))
+    assert compare(read_annotations(root), hidden=False) == 3
 
 
 def test_a_mistyped_label_is_left_out_and_another_spelling_is_taken(tmp_path: Path) -> None:

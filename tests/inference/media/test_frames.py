@@ -43,6 +43,14 @@ def test_frames_come_in_the_order_of_the_inputs_with_errors_among_them(tmp_path:
     assert [frame.number for frame in read_frames(clip, start=0.15, duration=0.25, stride=2)] == [2]
 
 
+def test_subfolders_are_searched_on_request(tmp_path: Path) -> None:
+    write_image(tmp_path / "a.png", GREY)
+    write_image(tmp_path / "b" / "c.png", GREY)
+    for inputs in (tmp_path, [tmp_path]):
+        for recursive, names in ((False, ["a"]), (True, ["a", "c"])):
+            assert [frame.source.stem for frame in read_frames(inputs, recursive=recursive)] == names
+
+
 @pytest.mark.parametrize("suffix", [".gif", ".webp", ".png", ".apng", ".avif", ".TIF", ""])
 def test_every_image_of_a_file_with_several_is_read(tmp_path: Path, suffix: str) -> None:
     """Without a suffix, the content says what it is. Pages have no times: they follow each other like frames."""
@@ -76,7 +84,7 @@ def test_an_animation_that_is_cut_off_gives_the_images_before(tmp_path: Path) ->
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     *frames, last = read_frames(path)
     assert 3 < len(frames) < 20 and not any(frame.error for frame in frames)
-    assert last.error is None or str(path) in str(last.error)
+    assert last.error is None or f"image {len(frames)} of {len(frames) + 1} of {path}" in str(last.error)
 
 
 class Strange(Exception):

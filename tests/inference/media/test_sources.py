@@ -62,6 +62,14 @@ def test_addresses_and_device_files_are_sources() -> None:
     ]
 
 
+def test_cameras_by_path_have_names_of_their_own() -> None:
+    names = [f"/dev/v4l/by-path/pci-0000:00:14.0-usb-0:1:1.{number}" for number in (0, 2)]
+    assert [Source("camera", name).stem for name in names] == [
+        "camera-pci-0000:00:14.0-usb-0:1:1.0",
+        "camera-pci-0000:00:14.0-usb-0:1:1.2",
+    ]
+
+
 @pytest.mark.parametrize("data", ["a.png\nb.mp4\r\n\n", " a.png \n\t\nb.mp4", "\ufeffa.png\nb.mp4\n", "a.png\0b.mp4\0"])
 def test_a_list_has_lines_or_nuls(data: str) -> None:
     sources = parse_standard_input(data.encode())

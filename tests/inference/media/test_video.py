@@ -21,7 +21,6 @@ from posenet.inference.media.frames import read_frames
 from posenet.inference.media.sources import MAX_UNREADABLE_IN_A_ROW, VIDEO_SUFFIXES, Frame, FrameSelection, Source
 from posenet.inference.outputs.output_files import WRITABLE_VIDEO_SUFFIXES
 from tests.helpers.image_bytes import encode, with_orientation
-from tests.helpers.source_files import ROOT
 from tests.helpers.videos import grey_image, read_video, write_media, write_video
 
 av = pytest.importorskip("av", reason="needs PyAV (the extra video)")
@@ -375,13 +374,3 @@ def test_sound_with_a_cover_is_no_video(tmp_path: Path) -> None:
         container.mux(packet)
     [frame] = read_frames(path)
     assert str(path) in str(frame.error) and "cover" in str(frame.error)
-
-
-@pytest.mark.parametrize("suffix", [".mkv", ".mp4", ".ts"])
-def test_the_page_says_how_much_later_the_images_begin_than_the_sound(
-    tmp_path: Path, suffix: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = write_media(tmp_path / f"x{suffix}", 3 + np.arange(20) / 10, sound=6)
-    page = (ROOT / "docs" / "videos.md").read_text()
-    exec(page.partition("python -c '")[2].partition("')")[0].replace("clip.mp4", str(path)), {})
-    assert float(capsys.readouterr().out) == pytest.approx(3, abs=0.1)
