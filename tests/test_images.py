@@ -392,6 +392,7 @@ def test_an_image_above_the_limit_of_the_host_is_read_upright(monkeypatch: pytes
     Image.fromarray(NOISE).save(file, "JPEG", exif=exif)
     height, width = NOISE.shape[:2]
     assert decode_image(np.frombuffer(file.getvalue(), np.uint8)).shape[:2] == (width, height)
+    assert Image.MAX_IMAGE_PIXELS == 10, "it belongs to the host"
     monkeypatch.setattr(images_module, "MAX_PIXELS", height * width - 1)
     with pytest.raises(ValueError, match=f"{width} x {height} pixels"):
         decode_image(np.frombuffer(file.getvalue(), np.uint8))
