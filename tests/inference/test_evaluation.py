@@ -96,7 +96,7 @@ def test_errors_are_exceptions(
 def test_existing_outputs_are_kept_and_inputs_always(
     checkpoint: Path, split: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("posenet.diagnosis")
+    pytest.importorskip("posenet.cli.diagnose")
     images, annotations = split
     image = next(images.glob("*.jpg"))
     before = image.read_bytes()
