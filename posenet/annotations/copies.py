@@ -58,9 +58,8 @@ def merge_copies(
     files: dict[int, Path] = {}
     for row in np.flatnonzero(images.is_kept).tolist():
         path = Path(images.folder or "", images.names[row])
-        if (
-            compares_files and images.folder is not None and os.path.isfile(path)
-        ):  # no error for a name that is too long
+        # ``os.path.isfile`` raises no error for a name that is too long.
+        if compares_files and images.folder is not None and os.path.isfile(path):
             files[row] = path
         else:
             by_name[PurePosixPath(images.names[row])].append(row)

@@ -60,6 +60,7 @@ class CocoDataset:
     """The images of an annotation file, and the people of every image id, both in file order."""
 
     path: str | Path  # of the annotations
+    skeleton: Skeleton  # of the people
     images: list[CocoImage]
     people: dict[int, People]
     background: frozenset[int]  # ids of the images without any annotation, also of other categories
@@ -108,7 +109,7 @@ def people_of(file: AnnotationFile, skeleton: Skeleton) -> CocoDataset:
     is_empty = np.bincount(columns.image_rows, minlength=len(file.images)) == 0
     background = frozenset(file.images[row].id for row in np.flatnonzero(is_empty).tolist())
     people_by_id = {image.id: people.select(part) for image, part in zip(file.images, slices)}
-    return CocoDataset(file.path, file.images, people_by_id, background, file.adjustments)
+    return CocoDataset(file.path, skeleton, file.images, people_by_id, background, file.adjustments)
 
 
 @dataclass(frozen=True)

@@ -90,10 +90,12 @@ def swap_sizes(images: Images, columns: AnnotationColumns, said: Adjustments) ->
 def turn_upright(images: Images, columns: AnnotationColumns, said: Adjustments) -> AnnotationColumns:
     """Turn the annotations of the stored pixels. Those of categories that are not read are left out there."""
     is_turned = (images.turns != 1) & images.is_kept
+    by_image = np.argsort(columns.image_rows, kind="stable")
+    starts = np.searchsorted(columns.image_rows[by_image], np.arange(len(images.names) + 1))
     for row in np.flatnonzero(is_turned).tolist():
         orientation = int(images.turns[row])
         height, width = images.sizes[row].tolist()
-        rows = np.flatnonzero(columns.image_rows == row)
+        rows = by_image[starts[row] : starts[row + 1]]
         if len(rows):
             _turn_annotations(columns, rows, orientation, (height, width))
         images.sizes[row] = (width, height) if orientation in QUARTER_TURNS else (height, width)

@@ -144,19 +144,15 @@ def _report(args: argparse.Namespace, adjustments: Adjustments, prints: bool = T
 
 
 def _import(args: argparse.Namespace) -> None:
-    from posenet.annotations.importing.formats import read_annotations, recognise
+    from posenet.annotations.importing.formats import read_annotations
     from posenet.annotations.importing.yolo_pose import label_path
 
-    output, splits = args.output, args.split or ["train"]
+    output, splits = args.output, args.split or [None]
     if len(splits) > 1 and is_standard_output(output):
         raise DataError(f"{len(splits)} splits do not fit into standard output; name a file with --output")
     outputs = [output] if len(splits) == 1 else [output.with_stem(f"{output.stem}_{split}") for split in splits]
     check_outputs(outputs, input_files(args), overwrite=args.overwrite)
     source = find_annotations(args.source, None)[0] if args.source.is_dir() else args.source
-    if args.split is not None and recognise(source)[0].name != "YOLO-pose":
-        raise DataError(
-            f"{args.source} has no splits, which only YOLO-pose has; leave out --split (annotations split divides)"
-        )
     for split, path in zip(splits, outputs):
         is_printed = is_standard_output(path)
         content, folder, notes = read_annotations(

@@ -141,7 +141,8 @@ def _read_source(file: Path, split: str, images: str | Path | None, folder: Path
         document, image_folder = read_document(file), Path(images or file.parent)
     else:
         frames = folder / f"{split}_frames"
-        document, image_folder, notes = read_annotations(file, images=images, split=split, frames=frames)
+        part = split if is_yolo(file) else None
+        document, image_folder, notes = read_annotations(file, images=images, split=part, frames=frames)
         for note in notes:
             line = f"{file.name}: {note}"
             _log.warning("%s", line if len(line) <= MAX_LINE else f"{line[: MAX_LINE - 4]} ...")
@@ -322,7 +323,6 @@ def _build(part: _Part, folder: Path, skeleton: Skeleton, warnings: list[str]) -
         people_of(file, skeleton),
         path.with_suffix(".h5"),
         overwrite=True,
-        skeleton=skeleton,
         max_side=MAX_SIDE,
         background=True,
     )

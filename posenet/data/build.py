@@ -96,15 +96,15 @@ def build_store(
     Args:
         images: folder of the images. Where they were resized after they were annotated, the annotations are scaled to
             the size of the files.
-        annotations: COCO keypoint JSON for ``skeleton``, or the people that ``people_of`` returns for it. None stores
-            all images of the folder without annotations, in the order of their names and as viewers display them: as
-            ``background``, or for training with a teacher.
+        annotations: COCO keypoint JSON for ``skeleton``, or people as ``people_of`` returns them, with their own
+            skeleton. None stores all images of the folder without annotations, in the order of their names and as
+            viewers display them: as ``background``, or for training with a teacher.
         image_ids, limit: store only these images, and only the first ``limit`` of them; None stores all.
         workers: threads; None means one per usable core. The bytes of the store do not depend on it.
         max_unreadable: share of the images, rounded up to whole images, that may be missing, damaged or of other
             proportions than annotated. They are skipped and reported.
         overwrite: replace an existing store when the new one is complete.
-        skeleton: that of the annotations, or the path of its file.
+        skeleton: that of the annotation file, or the path of its own file.
         exif_frame: see ``read_annotation_file``; images without annotations are stored as displayed.
         max_side: images with a longer side than this many pixels are stored smaller and upright, with their
             annotations: as JPEG of the quality ``JPEG_QUALITY``. They stay so large that no main person gets
@@ -122,11 +122,12 @@ def build_store(
     check_store_output(resolve_link(output), overwrite, [annotations] if isinstance(annotations, (str, Path)) else [])
     require_image_folder(folder)
     if annotations is None:
-        dataset = _list_unlabelled(folder, background)
+        dataset = _list_unlabelled(folder, background, skeleton)
     elif isinstance(annotations, CocoDataset):
         dataset = annotations
     else:
         dataset = read_dataset(annotations, skeleton, folder, exif_frame)
+    skeleton = dataset.skeleton
     minimum = skeleton.min_labelled_keypoints
     requested = _find_requested(dataset, image_ids)
     empty = dataset.background & {image.id for image in requested}
@@ -204,7 +205,7 @@ def build_store(
     )
 
 
-def _list_unlabelled(folder: Path, background: bool) -> CocoDataset:
+def _list_unlabelled(folder: Path, background: bool, skeleton: Skeleton) -> CocoDataset:
     """The images of a folder, of people who are not known. Their sizes are not known yet: 0.
 
     An image id is the number that is the name of the file, as in COCO, if all names are numbers; else the images are
@@ -216,7 +217,7 @@ def _list_unlabelled(folder: Path, background: bool) -> CocoDataset:
     if len(set(ids)) < len(names):
         ids = list(range(1, len(names) + 1))
     images = [CocoImage(number, str(name), height=0, width=0) for number, name in zip(ids, names)]
-    return CocoDataset(folder, images, {}, frozenset(ids if background else ()), Adjustments())
+    return CocoDataset(folder, skeleton, images, {}, frozenset(ids if background else ()), Adjustments())
 
 
 def _find_requested(dataset: CocoDataset, ids: Collection[int] | None) -> list[CocoImage]:

@@ -45,9 +45,9 @@ class TargetRenderer(nn.Module):
     in the rectangle of cells round((min(a, b) - PART_MARGIN) / 4) to round((max(a, b) + PART_MARGIN) / 4) on each axis,
     and 0 elsewhere. Several people are combined by the mean over all rectangles that cover the cell.
 
-    There are two implementations. On a CPU, ``list_keypoints`` and ``list_parts`` compute only the cells of these
+    There are two implementations. On a CPU, ``sparse_keypoints`` and ``sparse_parts`` compute only the cells of these
     squares and rectangles, a small part of all cells. On an accelerator the host would have to wait for their number.
-    There, and under ``torch.compile``, ``whole_keypoints`` and ``whole_parts`` compute all cells, with shapes that
+    There, and under ``torch.compile``, ``dense_keypoints`` and ``dense_parts`` compute all cells, with shapes that
     depend only on those of the joints. Compiled, they are one graph with one kernel that stores nothing for the loop
     over the people. Without it, people are rendered in groups, so that the memory has a bound for any number of people.
     On a CPU, for 4 to 8 people, this takes 7 to 35 times as long.
@@ -87,16 +87,16 @@ class TargetRenderer(nn.Module):
         joints = joints.float()
         person_mask = person_mask.float()
         height, width = person_mask.shape[1:]
-        render_parts, render_keypoints = self.list_parts, self.list_keypoints
+        render_parts, render_keypoints = self.sparse_parts, self.sparse_keypoints
         if joints.device.type != "cpu" or torch.compiler.is_compiling():
-            render_parts, render_keypoints = self.whole_parts, self.whole_keypoints
+            render_parts, render_keypoints = self.dense_parts, self.dense_keypoints
         part_maps = render_parts(joints, height, width)  # (N, B, h, w)
         keypoint_maps = render_keypoints(joints, height, width)  # (N, K, h, w)
         eroded_mask = -F.max_pool2d(-person_mask[:, None], kernel_size=3, stride=1, padding=1)  # (N, 1, h, w)
         foreground = keypoint_maps.amax(1, keepdim=True)  # (N, 1, h, w)
         return torch.cat([part_maps, keypoint_maps, eroded_mask, foreground], 1).clamp_(0, 1)
 
-    def list_keypoints(self, joints: Tensor, height: int, width: int) -> Tensor:
+    def sparse_keypoints(self, joints: Tensor, height: int, width: int) -> Tensor:
         """(N, K, h, w) keypoint maps. M is the number of labelled keypoints, S = 2·n + 1 the side of a square."""
         num_samples, _, num_keypoints, _ = joints.shape
         sample, person, keypoint = torch.nonzero(joints[..., 2] > 0, as_tuple=True)  # (M,) each
@@ -117,7 +117,7 @@ class TargetRenderer(nn.Module):
         maps.scatter_reduce_(0, index.flatten(), value.flatten(), "amax")
         return maps.view(num_samples, num_keypoints, height, width)
 
-    def list_parts(self, joints: Tensor, height: int, width: int) -> Tensor:
+    def sparse_parts(self, joints: Tensor, height: int, width: int) -> Tensor:
         """(N, B, h, w) body-part maps. R is the number of rectangles, M the number of all their cells together."""
         num_samples = len(joints)
         num_parts = len(self.part_ends)
@@ -155,7 +155,7 @@ class TargetRenderer(nn.Module):
         totals.index_add_(1, index, torch.stack([value, torch.ones_like(value)]))
         return (totals[0] / totals[1].clamp_(min=1)).view(num_samples, num_parts, height, width)
 
-    def whole_keypoints(self, joints: Tensor, height: int, width: int) -> Tensor:
+    def dense_keypoints(self, joints: Tensor, height: int, width: int) -> Tensor:
         """(N, K, h, w) keypoint maps."""
         labelled = joints[..., 2] > 0  # (N, P, K)
         # A two-dimensional Gaussian is the product of two one-dimensional ones.
@@ -167,7 +167,7 @@ class TargetRenderer(nn.Module):
             maps = torch.maximum(maps, values.amax(1))
         return maps
 
-    def whole_parts(self, joints: Tensor, height: int, width: int) -> Tensor:
+    def dense_parts(self, joints: Tensor, height: int, width: int) -> Tensor:
         """(N, B, h, w) body-part maps."""
         first, second = joints[:, :, self.part_ends].unbind(3)  # (N, P, B, 3) each
         labelled = (first[..., 2] > 0) & (second[..., 2] > 0)  # (N, P, B)

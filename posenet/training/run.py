@@ -63,25 +63,28 @@ class Run:
         self.progress = Progress()
         self.folder = CheckpointFolder(folder, config.checkpoint.keep)
         self.writer = CheckpointWriter(self.folder, config.checkpoint)
-        self.train_data = train_data = on_all(lambda: open_train_data(config))
-        self.val_data = val_data = on_all(lambda: open_val_data(config, train_data))  # None without data.val
-        self.network = network = on_all(lambda: _make_network(config, runtime, is_new))
-        self.model = build_model(config, network, runtime.device)
-        self.optimizer = on_all(lambda: make_optimizer(network, config.optim))
+        self.train_data = on_all(lambda: open_train_data(config))
+        self.val_data = on_all(lambda: open_val_data(config, self.train_data))  # None without data.val
+        self.network = on_all(lambda: _make_network(config, runtime, is_new))
+        self.model = build_model(config, self.network, runtime.device)
+        self.optimizer = on_all(lambda: make_optimizer(self.network, config.optim))
         self.model.teacher = on_all(lambda: load_teacher(config, runtime.device))
         # What computes the AP; None without images for it.
-        self.coco_validation = coco = on_all(lambda: _make_coco_validation(config, network, runtime, train_data))
-        self.batches = on_all(lambda: make_step_batches(config, train_data, runtime))
+        self.coco_validation = on_all(lambda: _make_coco_validation(config, self.network, runtime, self.train_data))
+        self.batches = on_all(lambda: make_step_batches(config, self.train_data, runtime))
+        val_data, coco = self.val_data, self.coco_validation
         self.validation_batches = None if val_data is None else make_validation_loader(config, val_data, runtime)
 
         # The ranks are compared. From here on, all have the weights of rank 0.
-        contents = on_all(lambda: describe_contents(config, train_data, val_data, self.model.teacher, coco is not None))
+        contents = on_all(
+            lambda: describe_contents(config, self.train_data, val_data, self.model.teacher, has_ap=coco is not None)
+        )
         inputs = describe_inputs(config, contents | {"--max-steps": max_steps})
         require_same_run(runtime, inputs)
         self.validation_digest = digest_of_validation(val_data, coco.split if coco else None)
         self.wrapped_model = runtime.wrap(self.model)
         is_averaged = config.average.kind != "off"
-        self.average = on_all(lambda: WeightAverage(network, config.average) if is_averaged else None)
+        self.average = on_all(lambda: WeightAverage(self.network, config.average) if is_averaged else None)
         self.scaler = make_grad_scaler(runtime.device, self.model.amp, config.train.loss_scale)
         self.bad_steps = BadStepPolicy(config.guard, digest_of_loss_inputs(inputs, runtime.world_size))
         self.train_step = TrainStep(

@@ -18,12 +18,14 @@ import torch
 
 from posenet.annotations.main_persons import person_masks, select_main_persons
 from posenet.annotations.people import read_dataset
+from posenet.annotations.skeleton_draft import draft_skeleton
 from posenet.data.build import BuildReport, build_store
 from posenet.data.dataset import PoseDataset
 from posenet.data.inspection import verify_store
 from posenet.data.store import NO_PERSON, Store
 from posenet.errors import DataError
 from posenet.skeleton import COCO
+from tests.helpers.chairs import write_chairs
 from tests.helpers.drawn_data import (
     HEIGHT,
     WIDTH,
@@ -287,3 +289,13 @@ def test_images_are_not_made_so_small_that_people_are_lost(tmp_path: Path) -> No
         assert store.read_record(0).people["area"][0] == pytest.approx(1024, rel=0.01)
     assert sizes[1:] == [200, 1000] and 200 < sizes[0] < 1000
     assert report.num_shrunk == 2 and not report.others
+
+
+def test_people_that_were_read_already_bring_their_skeleton(tmp_path: Path) -> None:
+    images, annotations = write_chairs(tmp_path, "train", 3, 1)
+    skeleton = draft_skeleton(annotations).skeleton
+    people = read_dataset(annotations, skeleton, images)
+    report = build_store(images, people, tmp_path / "a.h5", progress=False)
+    assert report.store.skeleton == skeleton
+    build_store(images, annotations, tmp_path / "b.h5", skeleton=skeleton, progress=False)
+    assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "b.h5").read_bytes()

@@ -27,8 +27,8 @@ STRIDE = 4
 def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a CPU render with the implementation for accelerators too, in the second run of every test."""
     if request.param == "whole maps":
-        monkeypatch.setattr(TargetRenderer, "list_parts", TargetRenderer.whole_parts)
-        monkeypatch.setattr(TargetRenderer, "list_keypoints", TargetRenderer.whole_keypoints)
+        monkeypatch.setattr(TargetRenderer, "sparse_parts", TargetRenderer.dense_parts)
+        monkeypatch.setattr(TargetRenderer, "sparse_keypoints", TargetRenderer.dense_keypoints)
 
 
 def render(joints: np.ndarray | Tensor, mask: np.ndarray | Tensor) -> Tensor:
@@ -188,13 +188,13 @@ def test_far_away_keypoints_leave_finite_maps(far: float) -> None:
 def test_many_people_are_rendered_in_groups_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
     joints = torch.from_numpy(np.stack([random_joints(np.random.default_rng(seed), 5, 128, 128) for seed in range(2)]))
     renderer = TargetRenderer(TargetsConfig(), COCO)
-    expected = [renderer.whole_parts(joints, 32, 32), renderer.whole_keypoints(joints, 32, 32)]
+    expected = [renderer.dense_parts(joints, 32, 32), renderer.dense_keypoints(joints, 32, 32)]
     group_sizes = []
     amax = Tensor.amax
     monkeypatch.setattr(Tensor, "amax", lambda maps, axis: group_sizes.append(maps.shape[axis]) or amax(maps, axis))
     monkeypatch.setattr(TargetRenderer, "MAX_CELLS", 2 * 2 * 30 * 32 * 32)  # two people of the 30 parts of both samples
-    parts = renderer.whole_parts(joints, 32, 32)
-    keypoints = renderer.whole_keypoints(joints, 32, 32)
+    parts = renderer.dense_parts(joints, 32, 32)
+    keypoints = renderer.dense_keypoints(joints, 32, 32)
     assert group_sizes == [3, 2]  # three people of the 18 keypoints fit
     torch.testing.assert_close(parts, expected[0])
     assert torch.equal(keypoints, expected[1])

@@ -74,18 +74,18 @@ def _compare_categories(file: AnnotationFile) -> None:
 
 def _compare_labels(file: AnnotationFile) -> None:
     said, people = file.adjustments, file.columns
-    is_person = file.columns.is_labelled_person
+    is_person = people.is_labelled_person
     used = itertools.compress(people.entries, people.is_used)
     if not is_person.any() and any(any(entry.get("keypoints") or ()) for entry in used):
         said.add("contradiction", "nothing-labelled")
     for names, is_member in file.groups_of_names().items():
-        is_labelled = file.columns.is_labelled[is_person & is_member]  # (P, K)
+        is_labelled = people.is_labelled[is_person & is_member]  # (P, K)
         never = [name for name, labels in zip(names, is_labelled.T) if not labels.any()]
         if len(is_labelled) >= MIN_EXAMPLES and never:
             said.add("warning", "never-labelled", never)
-    is_hidden = (~file.columns.is_labelled & (file.columns.keypoints[..., :2] != 0).any(axis=2)).any(axis=1)
+    is_hidden = (~people.is_labelled & (people.keypoints[..., :2] != 0).any(axis=2)).any(axis=1)
     said.add_rows("warning", "unlabelled-place", is_hidden & is_person, people.ids)
-    is_one_place = is_person & (file.columns.num_labelled >= 3) & (_ends(file) + _ends(file, -1) == 0).all(axis=1)
+    is_one_place = is_person & (people.num_labelled >= 3) & (_ends(file) + _ends(file, -1) == 0).all(axis=1)
     if _are_many(is_one_place, is_person):
         said.add_rows("contradiction", "one-place", is_one_place, people.ids)
     per_image = np.bincount(people.image_rows[is_person], minlength=len(file.images))
@@ -94,7 +94,7 @@ def _compare_labels(file: AnnotationFile) -> None:
 
 def _compare_with_images(file: AnnotationFile) -> None:
     said, people = file.adjustments, file.columns
-    is_person = file.columns.is_labelled_person
+    is_person = people.is_labelled_person
     limits = file.sizes[:, ::-1]
     beyond = is_person & (_ends(file) > limits + EDGE_MARGIN).any(axis=1)
     before = is_person & (_ends(file, -1) > EDGE_MARGIN).any(axis=1)
@@ -106,12 +106,10 @@ def _compare_with_images(file: AnnotationFile) -> None:
 
 def _compare_boxes(file: AnnotationFile) -> None:
     said, people = file.adjustments, file.columns
-    is_person = file.columns.is_labelled_person
-    distances = np.where(
-        file.columns.is_labelled, distances_from_boxes(file.columns.keypoints[..., :2], people.boxes), 0
-    )
+    is_person = people.is_labelled_person
+    distances = np.where(people.is_labelled, distances_from_boxes(people.keypoints[..., :2], people.boxes), 0)
     num_outside = (distances > OUTSIDE_BOX).sum(axis=1)
-    elsewhere = is_person & (num_outside >= 2) & (num_outside >= 0.5 * file.columns.num_labelled)
+    elsewhere = is_person & (num_outside >= 2) & (num_outside >= 0.5 * people.num_labelled)
     if _are_many(elsewhere, is_person):
         said.add_rows("contradiction", "box-elsewhere", elsewhere, people.ids)
         return

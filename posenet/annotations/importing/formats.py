@@ -54,7 +54,7 @@ def read_annotations(
     path: str | Path,
     *,
     images: str | Path | None = None,
-    split: str = "train",
+    split: str | None = None,
     keypoints: Sequence[str] | None = None,
     part: str | None = None,
     frames: Path | None = None,
@@ -64,7 +64,7 @@ def read_annotations(
     Args:
         path: a file, or a folder whose files are one data set together.
         images: folder of the images, at any depth; None searches beside the annotations.
-        split: of YOLO-pose, the part to read; other formats have none.
+        split: of YOLO-pose, the part to read; None is train. Other formats have no parts.
         keypoints: their names in order, for formats that do not state them.
         part: of COCO-WholeBody; see ``coco_family.PARTS``.
         frames: folder for the frames of videos; None for one beside the annotations.
@@ -76,7 +76,12 @@ def read_annotations(
     format_, source = recognise(path)
     if part is not None and format_.read is not import_coco:
         raise DataError(f"{path} is {format_.name}; part={part} is for COCO-WholeBody, leave it out")
-    source = source._replace(images=images, split=split, keypoints=keypoints, part=part, frames=frames)
+    if split is not None and format_.read is not import_yolo_pose:
+        raise DataError(
+            f"{path} is {format_.name}, which has no splits as YOLO-pose has; leave out split=NAME (posenet "
+            "annotations split divides a file)"
+        )
+    source = source._replace(images=images, split=split or source.split, keypoints=keypoints, part=part, frames=frames)
     with readable(source.path):
         return format_.read(source)
 
