@@ -56,8 +56,12 @@ def find_annotations(source: Path, val: Path | None) -> tuple[Path, Path | None]
 
 
 def is_yolo(file: Path) -> bool:
-    """Whether the name is that of a YOLO-pose data set, which names the folders of its images itself."""
-    return file.suffix.lower() in YAML_SUFFIXES
+    """Whether a file is that of a YOLO-pose data set, which names the folders of its images itself.
+
+    The ``config.yaml`` of a DeepLabCut project is none.
+    """
+    is_project = file.stem == "config" and (file.parent / "labeled-data").is_dir()
+    return file.suffix.lower() in YAML_SUFFIXES and not is_project
 
 
 def _search_folder(folder: Path) -> tuple[Path, Path | None]:
