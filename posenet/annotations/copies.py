@@ -15,11 +15,10 @@ from posenet.annotations.adjustments import Adjustments
 from posenet.annotations.annotation_reader import find_copies
 from posenet.annotations.coco import AnnotationColumns
 from posenet.annotations.image_reader import Images
-from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.files import sha256_of
 from posenet.progress_bar import progress_bar
-from posenet.threads import map_in_threads
+from posenet.threads import map_in_threads, usable_cores
 
 Key = TypeVar("Key", bound=Hashable)
 

@@ -17,12 +17,11 @@ from posenet.annotations.category_reader import canonical_id, number_ids
 from posenet.annotations.coco import Categories, Entry, Mask
 from posenet.annotations.image_files import ImageFiles
 from posenet.annotations.outlines import MAX_SIDE
-from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.images import ImageHeader, check_image, has_proportions, read_header, read_image_file
 from posenet.progress_bar import progress_bar
 from posenet.settings import ExifFrame
-from posenet.threads import map_in_threads
+from posenet.threads import map_in_threads, usable_cores
 
 _REGIONS = ("ignore_regions_x", "ignore_regions_y")
 """PoseTrack18's polygons of an image in which people are not annotated."""

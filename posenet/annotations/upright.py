@@ -12,10 +12,9 @@ from posenet.annotations.coco import AnnotationColumns
 from posenet.annotations.coordinates import EDGE_MARGIN, FAR_OUTSIDE
 from posenet.annotations.image_reader import Images
 from posenet.annotations.outlines import Outline, decode_mask, encode_mask
-from posenet.devices.cpu import usable_cores
 from posenet.images import ImageHeader, apply_orientation, has_proportions, read_oriented_header
 from posenet.settings import ExifFrame
-from posenet.threads import map_in_threads
+from posenet.threads import map_in_threads, usable_cores
 
 MIRRORING = (2, 4, 5, 7)
 """Orientations that mirror: what is annotated as left in the stored pixels is right in the displayed image."""

@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 from posenet.cli.main import run_and_report
 from posenet.cli.options import ArgumentContainer, non_negative_int, positive_int
-from posenet.devices.cpu import usable_cores
 from posenet.devices.launch import rank_info, run_processes, stop_with_parent, was_started_by_us
 from posenet.devices.ranks import SHARE_TIMEOUT_MINUTES, Ranks, join_ranks
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import ConfigError
 from posenet.messages import pluralize
+from posenet.threads import usable_cores
 
 _log = logging.getLogger(__name__)
 

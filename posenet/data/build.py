@@ -29,7 +29,6 @@ from posenet.annotations.outlines import encode_mask
 from posenet.annotations.people import CocoDataset, People, read_dataset, scale_people
 from posenet.data.store import NO_PERSON, PERSON_TYPE, OriginalRow, Record, Store
 from posenet.data.store_writer import JPEG_QUALITY, check_store_output, open_store_writer
-from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.files import resolve_link
 from posenet.images import (
@@ -43,7 +42,7 @@ from posenet.images import (
 from posenet.progress_bar import progress_bar
 from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import COCO, Skeleton, load_skeleton
-from posenet.threads import map_in_threads
+from posenet.threads import map_in_threads, usable_cores
 
 MAX_ID_DIGITS = 18
 """Most digits of a file name that is an image id: all such numbers have 64 bits."""

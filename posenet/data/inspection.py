@@ -11,12 +11,11 @@ import numpy as np
 
 from posenet.data.store import NO_PERSON, Store, make_image_keys
 from posenet.data.store_list import StoreList
-from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.files import read_input
 from posenet.images import check_image
 from posenet.progress_bar import progress_bar
-from posenet.threads import map_in_threads
+from posenet.threads import map_in_threads, usable_cores
 
 QUARTILES = {"minimum": 0.0, "lower": 0.25, "median": 0.5, "upper": 0.75, "maximum": 1.0}
 """The columns of sizes in the statistics of a store; lower and upper are quartiles."""
