@@ -24,7 +24,7 @@ LIMIT_SECONDS = 12
 
 @pytest.fixture(autouse=True)
 def short_farewell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("posenet.devices.meeting.FAREWELL_SECONDS", 1.0)
+    monkeypatch.setattr("posenet.devices.parallel.FAREWELL_SECONDS", 1.0)
 
 
 def outcomes(folder: Path, *variables: Mapping[str, object]) -> list[tuple[str, str, float]]:
@@ -112,4 +112,6 @@ def test_another_program_at_the_port_is_named_within_the_time(tmp_path: Path, ot
     found = outcomes(tmp_path, *({"RANK": rank, "WORLD_SIZE": 2, "MASTER_PORT": other_service} for rank in (0, 1)))
     for kind, message, _ in found:
         assert kind == "ConnectError"
-        assert f"listens at 127.0.0.1:{other_service}" in message and "MASTER_PORT" in message
+        assert (
+            f" at 127.0.0.1:{other_service} " in message and "another program" in message and "MASTER_PORT" in message
+        )
