@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel, scatter
 
-from posenet.devices.device import parse_device, select_device
+from posenet.devices.device import select_device
 from posenet.devices.ranks import DEFAULT_TIMEOUT_MINUTES, RankInfo, Ranks, meeting_point, rank_info
 from posenet.devices.sync_batch_norm import GroupBatchNorm2d
 from posenet.errors import ConfigError, ConnectError, TrainingError
@@ -206,8 +206,6 @@ class DistributedRuntime(Runtime):
         return values
 
     def broadcast_object(self, value: Any) -> Any:
-        if self.world_size == 1:
-            return value  # PyTorch would pickle it, which takes twice its memory
         message = [value]
         dist.broadcast_object_list(message, src=0, group=self._group)
         return message[0]
@@ -236,25 +234,27 @@ class DistributedRuntime(Runtime):
 
 
 def device_of_rank(name: str, local_rank: int) -> torch.device:
-    """The device of this process: of the type that ``name`` names, with the local rank as its index.
+    """The device of this process: of the type ``name``, with the local rank as its index.
 
     If this process sees only one device, it is that one. ``ConfigError`` if there are several, but fewer than
     processes, or ``name`` has an index.
     """
-    device = select_device("auto") if name == "auto" else parse_device(name)
-    if device.type == "cpu":
-        return device
-    if name != "auto" and device.index is not None:
+    kind, _, index = name.partition(":")
+    if name == "auto":
+        kind = select_device(name).type
+    if kind == "cpu":
+        return torch.device(kind)
+    if index:
         raise ConfigError(
-            f"--device {device}: every process uses another device; give the type, {device.type}, and choose devices "
-            "with CUDA_VISIBLE_DEVICES"
+            f"--device {name}: every process uses another device; give the type, {kind}, and choose devices with "
+            "CUDA_VISIBLE_DEVICES"
         )
     count = torch.accelerator.device_count()
     if local_rank >= count > 1:
         raise ConfigError(
             f"local rank {local_rank} has no device: this machine has only {count}; start one process per device"
         )
-    return select_device(f"{device.type}:{local_rank if count > 1 else 0}")
+    return select_device(f"{kind}:{local_rank if count > 1 else 0}")
 
 
 def _join_processes(info: RankInfo, timeout: timedelta, seconds: float) -> dist.ProcessGroup | None:
