@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from posenet.errors import CheckpointError, DamagedCheckpointError
-from posenet.files import atomic_replacement, is_standard_output, resolve_link
+from posenet.files import is_standard_output, open_output
 from posenet.messages import is_out_of_memory, truncate_for_message
 
 FORMAT = 1
@@ -36,8 +36,7 @@ def write_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
     if is_standard_output(path):
         raise CheckpointError("a checkpoint cannot be written to standard output; give the name of a file")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_replacement(resolve_link(path)) as temporary, open(temporary, "wb") as file:
+        with open_output(path) as file:
             torch.save(dict(state), file)
     except (OSError, RuntimeError) as error:
         reason = (error.strerror if isinstance(error, OSError) else "") or "is the disk full?"

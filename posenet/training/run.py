@@ -9,9 +9,8 @@ from typing import cast
 
 import torch
 
-from posenet.checkpoints.folder import CheckpointFolder
+from posenet.checkpoints.folder import CheckpointFolder, CheckpointWriter
 from posenet.checkpoints.weights import load_weights
-from posenet.checkpoints.writer import CheckpointWriter
 from posenet.data.store_list import StoreList
 from posenet.data.targets import TargetRenderer
 from posenet.devices.parallel import Runtime

@@ -187,7 +187,6 @@ def test_a_checkpoint_cannot_name_a_file_as_its_skeleton() -> None:
 
 WEIGHT = "stem.entry.conv.weight"
 VARIANCE = "stem.entry.norm.running_var"
-COUNTER = "stem.entry.norm.num_batches_tracked"
 
 
 def changed(tensor: torch.Tensor, value: float) -> torch.Tensor:
@@ -202,7 +201,6 @@ NO_WEIGHTS: dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = {
     "negative variance": (VARIANCE, lambda weight: changed(weight, -1e-3)),
     "complex64": (WEIGHT, lambda weight: weight.to(torch.complex64)),
     "int8": (WEIGHT, lambda weight: weight.to(torch.int8)),
-    "bool": (COUNTER, lambda weight: weight > 0),
     "without values": (WEIGHT, lambda weight: weight.to("meta")),
     "sparse": (WEIGHT, lambda weight: weight.to_sparse()),
     "quantized": (WEIGHT, lambda weight: torch.quantize_per_tensor(weight, 0.1, 0, torch.qint8)),

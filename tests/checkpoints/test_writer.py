@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from posenet.checkpoints.file import read_checkpoint
-from posenet.checkpoints.folder import CheckpointFolder
-from posenet.checkpoints.writer import CheckpointWriter
+from posenet.checkpoints.folder import CheckpointFolder, CheckpointWriter
 from posenet.errors import CheckpointError
 from posenet.settings import CheckpointConfig
 
