@@ -71,7 +71,16 @@ def load_weights(model: nn.Module, path: str | Path, skeleton: Skeleton | None =
     kept = ""
     if skeleton is not None and (stored := config_of_checkpoint(state, path)):
         kept = _reorder_maps(file_tensors, model_tensors, stored.model.skeleton, skeleton)
-    report = compare_tensors(model_tensors, file_tensors, path, kept)
+    in_both = [name for name in model_tensors if name in file_tensors]
+    fits = {name: file_tensors[name].shape == model_tensors[name].shape for name in in_both}
+    report = LoadReport(
+        path,
+        loaded=[name for name in fits if fits[name]],
+        missing=[name for name in model_tensors if name not in fits],
+        unexpected=[name for name in file_tensors if name not in fits],
+        reshaped=[name for name in fits if not fits[name]],
+        kept=kept,
+    )
     if len(report.loaded) < MIN_LOADED_SHARE * len(model_tensors):
         raise CheckpointError(
             f"{path}: only {len(report.loaded)} of {len(model_tensors)} tensors fit this network; set model.stacks, "
@@ -167,10 +176,10 @@ def require_fitting_weights(config: Config, state: Mapping[str, Any], path: str 
     The network is built without memory for its weights, so that no checkpoint can make the program allocate too much.
     """
     with torch.device("meta"):
-        model_tensors = build_network(config).state_dict()
+        expected = {name: tensor.shape for name, tensor in build_network(config).state_dict().items()}
     weights = extract_weights(state, path)
-    report = compare_tensors(model_tensors, weights, path)
-    if mismatched := report.missing + report.reshaped + report.unexpected:
+    found = {name: tensor.shape for name, tensor in weights.items()}
+    if mismatched := [name for name in expected | found if expected.get(name) != found.get(name)]:
         raise CheckpointError(
             f"{path} is of another architecture ({len(mismatched)} tensors do not fit, first "
             f"{_to_text(mismatched[0])}); give the configuration it was trained with: --config, or model.skeleton=FILE "
@@ -178,22 +187,6 @@ def require_fitting_weights(config: Config, state: Mapping[str, Any], path: str 
         )
     require_usable_weights(weights, path)
     return weights
-
-
-def compare_tensors(
-    model_tensors: Mapping[str, Tensor], file_tensors: Mapping[str, Tensor], path: str | Path, kept: str = ""
-) -> LoadReport:
-    """Report which tensors of a model can be loaded from those of a file."""
-    shapes = {name: tensor.shape for name, tensor in file_tensors.items()}
-    fits = {name: shapes[name] == tensor.shape for name, tensor in model_tensors.items() if name in shapes}
-    return LoadReport(
-        path,
-        loaded=[name for name in fits if fits[name]],
-        missing=[name for name in model_tensors if name not in fits],
-        unexpected=[name for name in file_tensors if name not in fits],
-        reshaped=[name for name in fits if not fits[name]],
-        kept=kept,
-    )
 
 
 def extract_weights(state: Mapping[str, Any], path: str | Path) -> dict[str, Tensor]:
