@@ -23,11 +23,11 @@ from torch.nn.parallel import DistributedDataParallel, scatter
 from posenet.devices.device import select_device
 from posenet.devices.ranks import DEFAULT_TIMEOUT_MINUTES, RankInfo, Ranks, meeting_point, rank_info
 from posenet.devices.sync_batch_norm import GroupBatchNorm2d
-from posenet.errors import ConfigError, ConnectError, TrainingError
+from posenet.errors import ConfigError, ConnectError, PosenetError, TrainingError
 from posenet.messages import first_sentence
 
 FAREWELL_SECONDS = 2.0
-"""Time for which rank 0, where the others look, shows a mistake before it ends."""
+"""Time for which rank 0 serves the others, which look for a mistake, before it ends."""
 
 Result = TypeVar("Result")
 Store = Any  # PyTorch has no types for its stores
@@ -302,27 +302,29 @@ def _open_store(host: str, port: int, is_server: bool, seconds: float) -> Store:
 def _compare_ranks(store: Store, info: RankInfo, deadline: float, where: str) -> None:
     """Wait until all ranks have come; ``ConfigError`` if two have the same rank, or other numbers of processes."""
     store.append("arrived", f"{info.rank} {info.world_size} {socket.gethostname()}\n")
-    while True:
+    error: PosenetError | None = None
+    while error is None:
         arrived = [line.split() for line in store.get("arrived").decode().splitlines()]
         ranks = [rank for rank, _, _ in arrived]
         sizes = {size: f"rank {rank} on {host} is one of {size}" for rank, size, host in arrived}
         twice = [f"rank {rank} on {host}" for rank, _, host in arrived if ranks.count(rank) > 1]
-        mistake = f"{' and '.join(twice)} have the same RANK; give each its own" if twice else ""
         if len(sizes) > 1:
-            mistake = f"{', but '.join(sizes.values())} processes; give all the same WORLD_SIZE"
-        if mistake:
-            if info.rank == 0:  # it serves the store
-                time.sleep(FAREWELL_SECONDS)
-            raise ConfigError(mistake)
-        if len(arrived) == info.world_size:
+            error = ConfigError(f"{', but '.join(sizes.values())} processes; give all the same WORLD_SIZE")
+        elif twice:
+            error = ConfigError(f"{' and '.join(twice)} are processes of one run; give each a RANK of its own")
+        elif len(arrived) == info.world_size:
             return
-        if time.monotonic() > deadline:
+        elif time.monotonic() > deadline:
             missing = [rank for rank in map(str, range(info.world_size)) if rank not in ranks]
-            raise ConnectError(
+            error = ConnectError(
                 f"of {info.world_size} processes, these ranks did not come to {where} within --timeout: "
                 f"{', '.join(missing[:8])}; check that all were started, and that no firewall is between them"
             )
-        time.sleep(0.1)
+        else:
+            time.sleep(0.1)
+    if info.rank == 0:  # it serves the store, where the others look
+        time.sleep(FAREWELL_SECONDS)
+    raise error
 
 
 def _call_within(seconds: float, function: Callable[[], Result], failure: str) -> Result:
