@@ -61,14 +61,6 @@ def test_the_error_of_a_foreign_file_names_it_and_the_fault_in_one_line(
     assert "\n" not in str(error.value)
 
 
-def test_the_folder_that_one_is_in_is_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_checkpoint(tmp_path / "last.pth", {})
-    monkeypatch.chdir(tmp_path)
-    for path, remedy in (".", "there is last.pth"), ("/", "check the path"):
-        with pytest.raises(CheckpointError, match=f"^checkpoint {path} is not a file; {remedy}$"):
-            read_checkpoint(path)
-
-
 @pytest.mark.parametrize("count", [40, pytest.param(400, marks=pytest.mark.torture)])
 def test_flipped_bits_and_truncations_are_detected_or_harmless(content: bytes, tmp_path: Path, count: int) -> None:
     """Only bytes that nobody reads may differ, such as those between entries."""
