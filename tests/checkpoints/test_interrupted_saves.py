@@ -18,6 +18,7 @@ from posenet.checkpoints.file import read_checkpoint
 from posenet.checkpoints.folder import CheckpointFolder
 from posenet.errors import CheckpointError
 from tests.helpers.process_runs import fork_process, wait_for_exit
+from tests.helpers.tiny_training import Recorder, Stores, train_tiny
 from tests.helpers.videos import full_disk
 
 FILE_CALLS = ("open", "fsync", "replace", "link", "unlink")
@@ -78,11 +79,12 @@ def test_a_kill_at_any_change_of_a_file_costs_at_most_the_new_checkpoint(tmp_pat
     assert number > 6
 
 
+def refuse(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 @pytest.mark.parametrize("name", ["open", "fsync", "replace", "link"])
 def test_a_call_that_the_system_refuses_does_not_damage_older_checkpoints(tmp_path: Path, name: str) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     def save_without_space() -> None:
         interrupt((name,), number, refuse)
         shutil.copyfile = refuse  # type: ignore[assignment]  # else a copy replaces the link
@@ -114,3 +116,13 @@ def test_a_full_disk_does_not_damage_older_checkpoints(tmp_path: Path, share: fl
         save(folder, 3)
     assert not list(tmp_path.glob(".*"))
     assert_complete(folder, {2})
+
+
+def test_a_run_that_cannot_save_trains_on_and_ends_with_the_error(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CheckpointFolder, "save", refuse)
+    recorder = Recorder()
+    with pytest.raises(CheckpointError, match="the last step .* is not saved.*No space left"):
+        train_tiny(stores, tmp_path / "run", "checkpoint.every_steps=1", callbacks=[recorder], max_steps=3)
+    assert list(recorder.steps) == [1, 2, 3]
