@@ -106,19 +106,6 @@ def test_files_of_other_programs_load(tmp_path: Path) -> None:
     assert torch.equal(read_checkpoint(path)["weights"]["a"], torch.ones(3))
 
 
-def test_compressed_entries_and_two_of_one_name_are_refused(content: bytes, tmp_path: Path) -> None:
-    twice, compressed = tmp_path / "twice.pth", tmp_path / "compressed.pth"
-    twice.write_bytes(content)
-    with zipfile.ZipFile(twice, "a") as archive, zipfile.ZipFile(compressed, "w", zipfile.ZIP_DEFLATED) as target:
-        for name in archive.namelist():
-            target.writestr(name, archive.read(name))
-        with pytest.warns(UserWarning, match="Duplicate name"):
-            archive.writestr(name, b"")
-    for path in (twice, compressed):
-        with pytest.raises(DamagedCheckpointError, match=path.name):
-            read_checkpoint(path)
-
-
 @pytest.mark.parametrize("error", [OSError(errno.ESTALE, "Stale file handle"), MemoryError()])
 def test_what_says_nothing_about_the_file_is_no_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
