@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 
 from posenet.annotations.coco import list_image_files
-from posenet.annotations.main_persons import describe_others
+from posenet.annotations.people import describe_others
 from posenet.cli.logging_setup import print_message
 from posenet.cli.options import (
     add_config_options,

@@ -19,10 +19,9 @@ import numpy as np
 
 from posenet.annotations.adjustments import MAX_LINE
 from posenet.annotations.coco import AnnotationFile, describe_counts, read_document
-from posenet.annotations.copies import groups_of_copies
 from posenet.annotations.find_annotations import is_yolo
-from posenet.annotations.main_persons import describe_others, select_main_persons
-from posenet.annotations.people import people_of
+from posenet.annotations.image_files import groups_of_copies
+from posenet.annotations.people import describe_others, people_of, select_main_persons
 from posenet.annotations.reader import read_annotation_file
 from posenet.annotations.skeleton_draft import COMMENTS, SkeletonDraft, draft_skeleton
 from posenet.data.build import build_store

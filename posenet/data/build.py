@@ -17,16 +17,19 @@ import numpy as np
 
 from posenet.annotations.adjustments import Adjustments
 from posenet.annotations.coco import CocoImage
-from posenet.annotations.main_persons import (
+from posenet.annotations.outlines import encode_mask
+from posenet.annotations.people import (
     CLEAR_AREA,
     MIN_AREA,
+    CocoDataset,
+    People,
     count_others,
     describe_others,
     person_masks,
+    read_dataset,
+    scale_people,
     select_main_persons,
 )
-from posenet.annotations.outlines import encode_mask
-from posenet.annotations.people import CocoDataset, People, read_dataset, scale_people
 from posenet.data.store import NO_PERSON, PERSON_TYPE, OriginalRow, Record, Store
 from posenet.data.store_writer import JPEG_QUALITY, check_store_output, open_store_writer
 from posenet.devices.cpu import usable_cores

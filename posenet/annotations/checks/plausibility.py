@@ -9,7 +9,7 @@ import numpy as np
 from posenet.annotations.adjustments import SINGLE_PLACES, SINGLE_SHARE
 from posenet.annotations.checks.sides import find_other_pairs, find_swapped_pairs, find_unknown_sides
 from posenet.annotations.coco import AnnotationFile, Mask
-from posenet.annotations.coordinates import EDGE_MARGIN, distances_from_boxes
+from posenet.annotations.outlines import EDGE_MARGIN, distances_from_boxes
 from posenet.skeleton.skeleton import compare_names
 
 ELSEWHERE = 0.2
