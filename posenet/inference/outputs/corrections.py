@@ -74,7 +74,7 @@ def choose_format(path: Path, sources: Iterable[Source], format: CorrectionForma
         reason = f"format={format}" if format else f"{path}"
         raise ConfigError(f"{reason} is no format for corrections; end the name with {', '.join(SUFFIXES)}")
     if chosen == "sleap":
-        from posenet.annotations.importing.sleap import require_sleap_io  # reading annotations needs other packages
+        from posenet.annotations.importing.animals import require_sleap_io  # reading annotations needs other packages
 
         require_sleap_io()
     for source in sources if chosen != "sleap" else ():

@@ -105,9 +105,6 @@ def compare(found: ImportedAnnotations, hidden: bool = True, first_only: bool = 
 def test_keypoints_are_those_that_were_labelled(
     tmp_path: Path, writer: Callable[..., Path], name: str, hidden: bool, options: dict[str, Any]
 ) -> None:
-    (tmp_path / "set").mkdir(exist_ok=writer in (write_label_studio_json,))
-    if writer is not write_label_studio_json:
-        (tmp_path / "set").rmdir()
     path = write(tmp_path, writer, **options)
     assert recognise(path)[0].name == name
     assert compare(read_annotations(path), hidden) == 3
@@ -188,14 +185,14 @@ def test_whole_body_has_133_keypoints_in_one_and_each_part_alone(tmp_path: Path)
     face, hand = (read_annotations(path, part=part).document["annotations"][0] for part in ("face", "left_hand"))
     assert face["bbox"] == [5, 6, 7, 8]
     assert not any(hand["keypoints"][2::3]) and hand["bbox"] == CONTENT["annotations"][0]["bbox"]
-    with pytest.raises(DataError, match="part=nose is none of whole, body, feet, face, left_hand, right_hand"):
+    with pytest.raises(DataError, match="no part nose; .*body, feet, face, left_hand, right_hand"):
         read_annotations(path, part="nose")
 
 
 def test_a_part_is_for_whole_body_alone(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="leave it out"):
+    with pytest.raises(DataError, match="leave out part=NAME"):
         read_annotations(write_coco(tmp_path, CONTENT), part="face")
-    with pytest.raises(DataError, match="leave it out"):
+    with pytest.raises(DataError, match="leave out part=NAME"):
         read_annotations(write(tmp_path / "aic", write_aic), part="face")
 
 
@@ -438,7 +435,6 @@ def test_any_wrong_value_is_read_or_refused_in_one_line(tmp_path: Path) -> None:
     """What the reader of COCO files checks may stay as it is."""
     coco, labelme = write_coco(tmp_path, whole_body(CONTENT)), write(tmp_path, write_labelme)
     video = next(posetrack(tmp_path / "track").iterdir())
-    (tmp_path / "studio" / "set").mkdir(parents=True)
     studio = write(tmp_path / "studio", write_label_studio_json)
     for path in (coco, min(labelme.glob("*.json")), video, studio):
         content = json.loads(path.read_text())

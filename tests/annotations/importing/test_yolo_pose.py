@@ -206,11 +206,11 @@ def test_keypoints_are_named_by_the_caller_or_the_file_or_are_those_of_coco(data
     change(data_file, kpt_names=f"{{0: {names}}}")
     assert found() == names
     assert found(names[::-1]) == names[::-1]
-    for bad, message in {tuple(names[:3]): "17 keypoints, {} has 3", (*names[:16], "k0"): "{} has k0 more"}.items():
-        with pytest.raises(DataError, match=message.format("keypoints=NAMES")):
+    for bad in (names[:3], [*names[:16], "k0"]):
+        with pytest.raises(DataError, match="keypoints=NAMES must be .* 17"):
             found(bad)
-        change(data_file, kpt_names=f"{{0: {list(bad)}}}")
-        with pytest.raises(DataError, match=message.format("kpt_names")):
+        change(data_file, kpt_names=f"{{0: {bad}}}")
+        with pytest.raises(DataError, match="kpt_names must be .* 17"):
             found()
         change(data_file, kpt_names=f"{{0: {names}}}")
     change(data_file, kpt_names=None, flip_idx="[]", kpt_shape="[5, 3]")
@@ -234,8 +234,8 @@ def test_keypoints_are_named_by_the_caller_or_the_file_or_are_those_of_coco(data
         ({"train": "[1]"}, "no split train"),
         ({"train": "'['"}, "does not exist"),
         ({"flip_idx": "[1, 0]"}, r"flip_idx \[1, 0\]"),
-        ({"bad": "[1"}, "not valid YAML"),
-        ({"bad": "!!timestamp x"}, "not valid YAML"),
+        ({"bad": "[1"}, "data.yaml cannot be read"),
+        ({"bad": "!!timestamp x"}, "data.yaml cannot be read"),
     ],
 )
 def test_a_bad_data_file_is_one_line(data_file: Path, settings: dict[str, Any], message: str) -> None:
@@ -249,12 +249,13 @@ def test_a_file_that_cannot_be_read_is_named(data_file: Path) -> None:
     label = labels_of(data_file)[1]
     label.unlink()
     label.mkdir()
-    assert f": 1 (cannot read {label}: " in read_annotations(data_file).notes[-1]
+    with pytest.raises(DataError, match=f"cannot open {label}"):
+        read_annotations(data_file)
     data_file.write_text("- 7")
     with pytest.raises(DataError, match=f"{data_file} is not a data.yaml"):
         read_annotations(data_file)
     data_file.unlink()
-    with pytest.raises(DataError, match=f"{data_file}: No such file"):
+    with pytest.raises(DataError, match=f"cannot open {data_file}: No such file"):
         read_annotations(data_file)
 
 
