@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from posenet.skeleton import COCO, Skeleton
-from posenet.skeleton.data_set_mapping import KeypointMapping
+from posenet.skeleton.skeleton import KeypointMapping
 from posenet.skeleton.skeleton_file import skeleton_from_table
 
 FACE = ("nose", "right_eye", "left_eye", "right_ear", "left_ear")
