@@ -44,11 +44,7 @@ _LENGTHS = {len(names): names for names in (WHOLE_BODY, HALPE, HALPE_BODY)}
 
 
 def import_coco(source: Source) -> ImportedAnnotations:
-    """Read a COCO keypoint file, or one of its family.
-
-    Raises:
-        DataError: the content is not that of a COCO file, has no such part, or its images are not found.
-    """
+    """Read a COCO keypoint file, or one of its family."""
     document, path, part = source.content, source.path, source.part
     sections = select_sections(document, path, ["images"])
     annotations = sections["annotations"]

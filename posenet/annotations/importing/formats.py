@@ -15,7 +15,7 @@ from posenet.annotations.coco import read_document
 from posenet.annotations.importing.animals import find_tables, import_deeplabcut, import_sleap
 from posenet.annotations.importing.coco_family import import_coco, import_posetrack
 from posenet.annotations.importing.imported import ImportedAnnotations, Source, readable
-from posenet.annotations.importing.labelling_tools import import_cvat, import_label_studio, import_labelme, is_labelme
+from posenet.annotations.importing.labelling_tools import import_cvat, import_label_studio, import_labelme
 from posenet.annotations.importing.published_sets import (
     import_aic,
     import_interhand,
@@ -29,6 +29,8 @@ from posenet.files import read_input
 
 HDF5 = b"\x89HDF\r\n\x1a\n"
 """How files of SLEAP, NWB and JABS begin."""
+LABELME = "shapes imagePath"
+"""What files of Labelme have."""
 MAX_BYTES_OF_AN_IMAGE = 2**26
 """A larger JSON file is not that of an image or a video; it takes long to read."""
 
@@ -38,7 +40,7 @@ class Format(NamedTuple):
 
     name: str
     kind: str  # as in Source
-    keys: str  # all that an object has, or the first object of a list; the root of XML
+    keys: str  # what the content has; see _has
     read: Callable[[Source], ImportedAnnotations]
 
 
@@ -50,7 +52,7 @@ FORMATS = (
     Format("PoseTrack18", "posetrack", "", import_posetrack),
     Format("OCHuman", "object", "images keypoint_names", import_ochuman),
     Format("COCO", "object", "images categories", import_coco),
-    Format("InterHand", "object", "images annotations annotations.joint_valid", import_interhand),
+    Format("InterHand", "object", "images annotations.joint_valid", import_interhand),
     Format("COCO", "object", "images annotations", import_coco),
     Format("AIC", "list", "keypoint_annotations image_id", import_aic),
     Format("MPII", "list", "joints joints_vis image", import_mpii),
@@ -110,26 +112,29 @@ def recognise(path: str | Path) -> tuple[Format, Source]:
         source = open_set_of_files(path) if path.is_dir() else _open_file(path)
     if source is None:
         raise DataError(f"the files of {path} are no data set together; give one of them")
-    keys = _keys_of(source.content)
     for format_ in FORMATS:
-        if format_.kind == source.kind and keys.issuperset(format_.keys.split()):
+        if format_.kind == source.kind and _has(source.content, format_.keys):
             return format_, source
-    for words, fault in NO_ANNOTATIONS.items():
-        if keys.issuperset(words.split()):
+    for keys, fault in NO_ANNOTATIONS.items():
+        if _has(source.content, keys):
             raise DataError(f"{source.path} has {fault}")
     names = ", ".join(dict.fromkeys(format_.name for format_ in FORMATS))
     raise DataError(f"{path} has no annotations that are known; give those of {names}, unpacked")
 
 
-def _keys_of(content: Any) -> set[str]:
-    """The keys of an object, and those of its first annotation; of the first object of a list; the root of XML."""
+def _has(content: Any, keys: str) -> bool:
+    """Whether an object, or the first object of a list, has all keys; annotations.id is that of its first annotation.
+
+    The only key of XML is the name of its root.
+    """
     if isinstance(content, ElementTree.Element):
-        return {content.tag}
-    if isinstance(content, list):
-        return _keys_of(content[0]) if content and isinstance(content[0], dict) else set()
-    if not isinstance(content, dict):
-        return set()
-    return {*content, *(f"annotations.{key}" for key in _keys_of(content.get("annotations")))}
+        return content.tag == keys
+    first = content[0] if isinstance(content, list) and content else content
+    for path in keys.split():
+        key, _, inner = path.partition(".")
+        if not isinstance(first, dict) or key not in first or (inner and not _has(first[key], inner)):
+            return False
+    return True
 
 
 def open_set_of_files(folder: Path) -> Source | None:
@@ -142,10 +147,12 @@ def open_set_of_files(folder: Path) -> Source | None:
         if not files or files[0].stat().st_size > MAX_BYTES_OF_AN_IMAGE:
             continue
         first = read_document(files[0])
-        for kind, fits, least in (("labelme", is_labelme, 1), ("posetrack", _is_posetrack, 2)):
-            if fits(first) and len(files) >= least:
+        for kind, keys, least in (("labelme", LABELME, 1), ("posetrack", "images.is_labeled", 2)):
+            if _has(first, keys) and len(files) >= least:
                 contents = {files[0]: first} | {file: read_document(file) for file in files[1:]}
-                return Source(folder, kind, {file: content for file, content in contents.items() if fits(content)})
+                return Source(
+                    folder, kind, {file: content for file, content in contents.items() if _has(content, keys)}
+                )
     return None
 
 
@@ -167,9 +174,9 @@ def _open_file(path: Path) -> Source:
         return Source(path, "xml", ElementTree.fromstring(read_input(path)))  # expat refuses endless entities
     if suffix == ".json" or data[:1] in (b"{", b"["):
         content = read_document(path)
-        if is_labelme(content):
-            return Source(path, "labelme", {path: content})
-        return Source(path, "list" if isinstance(content, list) else "object", content)
+        if isinstance(content, list):
+            return Source(path, "list", content)
+        return Source(path, "labelme", {path: content}) if _has(content, LABELME) else Source(path, "object", content)
     return Source(path, "unknown")
 
 
@@ -181,8 +188,3 @@ def _open_mat(path: Path) -> Source:
             return Source(path, "mat", dict(loadmat(path, simplify_cells=True)))
         except NotImplementedError:  # a file of Matlab 7.3 is HDF5
             return Source(path, "hdf5")
-
-
-def _is_posetrack(content: object) -> bool:
-    images = content.get("images") if isinstance(content, dict) else None
-    return isinstance(images, list) and any(isinstance(image, dict) and "is_labeled" in image for image in images)

@@ -1,7 +1,7 @@
 """Exports of tools in which people label shapes one by one: CVAT, Label Studio, Labelme.
 
-Every reader lists the shapes of an image; ``group_shapes`` makes objects of them, and ``convert_objects`` names their
-keypoints. A group or a parent in the file says what belongs together, or else the box around the points.
+Every reader lists the shapes of an image, and ``group_shapes`` makes objects of them: a group or a parent in the file
+says what belongs together, or else the box around the points.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def import_cvat(source: Source) -> ImportedAnnotations:
         name_of = {node.get("data-node-id"): node.get("data-label-name", "") for node in nodes}
         ends = [(node["data-node-from"], node.get("data-node-to")) for node in nodes if "data-node-from" in node]
         edges += [(name_of.get(first, ""), name_of.get(last, "")) for first, last in ends]
-    return convert_objects(objects_of, source, listed=listed, edges=edges)
+    return to_coco(objects_of, choose_names(objects_of, source, listed), source, edges=edges)
 
 
 def _shapes_of_frames(source: Source) -> dict[Path, list[ElementTree.Element]]:
@@ -185,7 +185,8 @@ def import_label_studio(source: Source) -> ImportedAnnotations:
         raise DataError(
             f"{source.path} has no task with an annotation; label and submit some, then export the project as JSON"
         )
-    return convert_objects(by_file(objects_of, source), source, whole=100)
+    files = by_file(objects_of, source)
+    return to_coco(files, choose_names(files, source), source, whole=100)
 
 
 def _image_name(data: Mapping[str, Any]) -> str:
@@ -221,11 +222,6 @@ def _read_regions(regions: Sequence[Mapping[str, Any]], source: Source, title: s
     return group_shapes(rectangles.items(), points, source, title)
 
 
-def is_labelme(content: object) -> bool:
-    """Whether the content of a JSON file is that of Labelme."""
-    return isinstance(content, dict) and "shapes" in content and "imagePath" in content
-
-
 def import_labelme(source: Source) -> ImportedAnnotations:
     """Read a JSON file for each image: a point for each keypoint and, as a rule, a rectangle for each person.
 
@@ -235,7 +231,8 @@ def import_labelme(source: Source) -> ImportedAnnotations:
     for path, content in source.content.items():
         with readable(path):
             objects_of[str(content["imagePath"])] = _read_labelme(content["shapes"], source, path.name)
-    return convert_objects(_mend_names(by_file(objects_of, source), source), source)
+    files = _mend_names(by_file(objects_of, source), source)
+    return to_coco(files, choose_names(files, source), source)
 
 
 def _read_labelme(shapes: Sequence[Mapping[str, Any]], source: Source, name: str) -> list[Object]:
@@ -322,21 +319,13 @@ def _join_boxes(objects: dict[Hashable, Object]) -> list[Object]:
     return list(objects.values())
 
 
-def convert_objects(
-    objects_of: Mapping[Path, Sequence[Object]],
-    source: Source,
-    *,
-    listed: Sequence[str] = (),
-    edges: Sequence[tuple[str, str]] = (),
-    whole: float | None = None,
-) -> ImportedAnnotations:
-    """Convert the objects of all images, as ``to_coco`` does.
+def choose_names(
+    objects_of: Mapping[Path, Sequence[Object]], source: Source, listed: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """The names of the keypoints in order: those that are given, or those that are listed if they are all, COCO's if it
+    has all, or else in the order of their appearance.
 
-    The names of the keypoints are those that are given, those that are listed if they are all, COCO's if it has all, or
-    else in the order of their appearance.
-
-    Raises:
-        DataError: nothing has keypoints, which of them belong together is not known, or a name is given twice.
+    ``DataError`` if nothing has keypoints, a name is given twice, or which keypoints belong together is not known.
     """
     path, given, notes = source.path, source.keypoints, source.notes
     labels = [name for items in objects_of.values() for item in items for name in item.points]
@@ -353,7 +342,7 @@ def convert_objects(
     known = next((names for names in (tuple(listed), COCO.file_names) if set(found) <= set(names)), found)
     names = tuple(given or known)
     notes[_OTHER_NAMES] += [name for name in labels if name not in names]
-    return to_coco(objects_of, names, source, edges=edges, whole=whole)
+    return names
 
 
 def _mend_names(objects_of: Mapping[Path, Sequence[Object]], source: Source) -> dict[Path, list[Object]]:

@@ -52,10 +52,6 @@ def import_yolo_pose(source: Source) -> ImportedAnnotations:
 
     The names of the keypoints are those that are given, or those in ``kpt_names``, or COCO's if there are 17, or
     keypoint_1, keypoint_2 and so on.
-
-    Raises:
-        ConfigError: PyYAML is not installed.
-        DataError: a file is missing or cannot be read, or is not of this format.
     """
     path = source.path
     if source.images is not None:
