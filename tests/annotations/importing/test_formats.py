@@ -416,19 +416,39 @@ def test_what_is_damaged_or_unknown_is_one_line(tmp_path: Path, name: str, conte
     assert not (tmp_path / "out.json").exists()
 
 
+def read_or_refuse(path: Path) -> None:
+    try:
+        read_annotations(path)
+    except DataError as error:
+        assert "\n" not in str(error) and len(str(error)) < 1000
+
+
 @pytest.mark.parametrize(
-    "writer", [write_aic, write_ochuman, write_mpii_list, write_cvat_xml, write_deeplabcut, write_lsp]
+    "writer, name",
+    [
+        (write_aic, "*.json"),
+        (write_ochuman, "*.json"),
+        (write_mpii_list, "*.json"),
+        (write_cvat_xml, "*.xml"),
+        (write_deeplabcut, "labeled-data/video/*.csv"),
+        (write_lsp, "*.mat"),
+        (write_yolo_pose, "data.yaml"),
+        (write_yolo_pose, "labels/train/*1.txt"),
+        (write_yolo_pose, "train.txt"),
+    ],
 )
-def test_any_damage_is_read_or_refused_in_one_line(tmp_path: Path, writer: Callable[..., Path]) -> None:
+def test_any_damage_is_read_or_refused_in_one_line(tmp_path: Path, writer: Callable[..., Path], name: str) -> None:
+    if writer is write_yolo_pose:
+        pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'simplepose[yolo]'")
     path = write(tmp_path, writer)
-    file = path / "labeled-data" / "video" / "CollectedData_Ann.csv" if path.is_dir() else path
+    if name == "train.txt":
+        path.write_text(path.read_text().replace("images/train", name))
+        (path.parent / name).write_text("".join(f"./images/train/{n:012d}.jpg\n" for n in (1, 2)))
+    [file] = (path if path.is_dir() else path.parent).glob(name)
     content = file.read_bytes()
     for seed in range(40):
         file.write_bytes(mutate_bytes(np.random.default_rng(seed), content))
-        try:
-            read_annotations(path)
-        except DataError as error:
-            assert "\n" not in str(error) and len(str(error)) < 1000
+        read_or_refuse(path)
 
 
 def test_any_wrong_value_is_read_or_refused_in_one_line(tmp_path: Path) -> None:
@@ -440,7 +460,4 @@ def test_any_wrong_value_is_read_or_refused_in_one_line(tmp_path: Path) -> None:
         content = json.loads(path.read_text())
         for seed in range(60):
             path.write_text(json.dumps(mutate_tree(np.random.default_rng(seed), content)))
-            try:
-                read_annotations(path)
-            except DataError as error:
-                assert "\n" not in str(error) and len(str(error)) < 1000
+            read_or_refuse(path)

@@ -17,7 +17,6 @@ from posenet.cli.main import run_tool
 from posenet.errors import ConfigError, DataError
 from posenet.skeleton import COCO
 from tests.helpers.drawn_data import document, person, write_images
-from tests.helpers.malformed_inputs import mutate_bytes
 from tests.helpers.oriented_images import oriented_image
 from tests.helpers.other_formats import imported, write_yolo_pose
 
@@ -300,18 +299,3 @@ def test_without_pyyaml_the_message_names_the_extra(data_file: Path, monkeypatch
     monkeypatch.setitem(sys.modules, "yaml", None)
     with pytest.raises(ConfigError, match=r"simplepose\[yolo\]"):
         read_annotations(data_file)
-
-
-@pytest.mark.parametrize("name", ["data.yaml", "labels/train/000000000001.txt", "train.txt"])
-def test_any_damage_is_imported_or_refused_in_one_line(data_file: Path, name: str) -> None:
-    root = data_file.parent
-    if name == "train.txt":
-        change(data_file, train=name)
-        (root / name).write_text("".join(f"./images/train/{n:012d}.jpg\n" for n in (1, 2, 3)))
-    content = (root / name).read_bytes()
-    for seed in range(60):
-        (root / name).write_bytes(mutate_bytes(np.random.default_rng(seed), content))
-        try:
-            read_annotations(data_file)
-        except DataError as error:
-            assert "\n" not in str(error) and len(str(error)) < 1000
