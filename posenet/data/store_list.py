@@ -15,7 +15,7 @@ from posenet.data.store import NO_PERSON, Record, Store, missing_store
 from posenet.errors import DataError
 from posenet.settings import DataConfig, DataSets
 from posenet.skeleton import Skeleton
-from posenet.skeleton.data_set_mapping import KeypointMapping
+from posenet.skeleton.skeleton import KeypointMapping
 
 
 class SampleCounts(NamedTuple):

@@ -14,7 +14,7 @@ from posenet.data.store_list import StoreList, open_data_sets
 from posenet.errors import DataError
 from posenet.settings import AugmentConfig, DataSetConfig
 from posenet.skeleton import COCO
-from posenet.skeleton.data_set_mapping import KeypointMapping
+from posenet.skeleton.skeleton import KeypointMapping
 from posenet.skeleton.skeleton_file import skeleton_from_table
 from tests.helpers.batches import same_batch
 from tests.helpers.drawn_data import make_record, split_store, write_store
