@@ -11,9 +11,8 @@ import pytest
 from posenet.cli.main import main
 from posenet.data.build import build_store
 from posenet.data.dataset import PoseDataset, SampleKey
-from posenet.data.inspection import verify_store
-from posenet.data.sampler import TrainSampler
-from posenet.data.store import Store
+from posenet.data.loader import TrainSampler
+from posenet.data.store import Store, verify_store
 from posenet.data.store_list import StoreList, count_background, open_data_sets
 from posenet.data.targets import TargetRenderer
 from posenet.errors import ConfigError, DataError

@@ -21,8 +21,7 @@ from posenet.annotations.people import read_dataset
 from posenet.annotations.skeleton_draft import draft_skeleton
 from posenet.data.build import BuildReport, build_store
 from posenet.data.dataset import PoseDataset
-from posenet.data.inspection import verify_store
-from posenet.data.store import NO_PERSON, Store
+from posenet.data.store import NO_PERSON, Store, verify_store
 from posenet.errors import DataError
 from posenet.skeleton import COCO
 from tests.helpers.chairs import write_chairs

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from posenet.data.dataset import PoseDataset
-from posenet.data.loader import BatchLoader
-from posenet.data.sampler import TrainSampler
+from posenet.data.loader import BatchLoader, TrainSampler
 from posenet.data.store import Store
 from posenet.errors import DataError
 from posenet.settings import AugmentConfig

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from posenet.data.build import build_store
-from posenet.data.inspection import compute_statistics, find_shared_images, find_stored_files, verify_store
-from posenet.data.store import Store
-from posenet.data.store_list import open_data_sets
+from posenet.data.store import Store, compute_statistics, verify_store
+from posenet.data.store_list import find_shared_images, find_stored_files, open_data_sets
 from posenet.errors import DataError
 from posenet.skeleton import COCO
 from tests.helpers.drawn_data import flip_bit, make_record, write_coco, write_store

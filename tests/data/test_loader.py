@@ -20,8 +20,7 @@ import torch
 
 from posenet.data import loader as loader_module
 from posenet.data.dataset import Batch, PoseDataset
-from posenet.data.loader import BatchLoader
-from posenet.data.sampler import TrainSampler
+from posenet.data.loader import BatchLoader, TrainSampler
 from posenet.data.store import Store
 from posenet.errors import DataError
 from posenet.settings import AugmentConfig

@@ -12,8 +12,7 @@ from posenet.annotations.outlines import decode_mask
 from posenet.annotations.reader import read_annotation_file
 from posenet.data.build import build_store
 from posenet.data.dataset import PoseDataset
-from posenet.data.inspection import verify_store
-from posenet.data.store import Store
+from posenet.data.store import Store, verify_store
 from posenet.errors import DataError
 from posenet.person import Person
 from posenet.settings import AugmentConfig, ExifFrame

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from posenet.data.dataset import SampleKey
-from posenet.data.sampler import TrainSampler, validation_batches
+from posenet.data.loader import TrainSampler, validation_batches
 from posenet.data.store_list import SampleCounts
 
 COUNTS = (SampleCounts(7, 7), SampleCounts(10, 4), SampleCounts(5, 12))

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from posenet.data.build import BuildReport, build_store
-from posenet.data.inspection import find_shared_images, find_stored_files, verify_store
-from posenet.data.store import RECORD_TYPE, Store
-from posenet.data.store_list import open_data_sets
+from posenet.data.store import RECORD_TYPE, Store, verify_store
+from posenet.data.store_list import find_shared_images, find_stored_files, open_data_sets
 from posenet.errors import DataError
 from posenet.images import read_image
 from tests.helpers.drawn_data import (

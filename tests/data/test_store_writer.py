@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from posenet.data.store import Record, Store
-from posenet.data.store_writer import open_store_writer
+from posenet.data.store import Record, Store, open_store_writer
 from posenet.errors import DataError
 from tests.helpers.drawn_data import write_store
 
@@ -79,7 +78,7 @@ def test_files_of_killed_builds_are_removed_and_others_kept(tmp_path: Path, reco
 def test_two_processes_do_not_build_one_store(tmp_path: Path, records: list[Record]) -> None:
     """Also where HDF5's own locks are off, as on many clusters."""
     code = (
-        "import sys; from posenet.data.store_writer import open_store_writer\n"
+        "import sys; from posenet.data.store import open_store_writer\n"
         "with open_store_writer(sys.argv[1], 1): print(flush=True); sys.stdin.read(); raise KeyboardInterrupt"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "a.h5")]
@@ -104,7 +103,7 @@ def test_a_write_that_fails_ends_the_program_with_an_error_and_no_crash(tmp_path
     code = (
         "import resource, sys\n"
         "import numpy as np\n"
-        "from posenet.data.store_writer import open_store_writer\n"
+        "from posenet.data.store import open_store_writer\n"
         "from posenet.errors import DataError\n"
         "from tests.helpers.drawn_data import make_record\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)\n"

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from posenet.data.dataset import PoseDataset, Sample, Transform, load_transform
+from posenet.data.dataset import PoseDataset, Sample, Transform, training_set
 from posenet.data.loader import BatchLoader
+from posenet.data.store_list import open_data_sets
 from posenet.errors import ConfigError
 from posenet.extensions import allow
-from posenet.settings import AugmentConfig
+from posenet.settings import AugmentConfig, load_config
 from tests.helpers.batches import same_batches
 from tests.helpers.drawn_data import make_record, write_store
 from tests.helpers.tiny_training import train_tiny, weights
@@ -100,7 +101,7 @@ class TestOwnFunction:
         assert not all(torch.equal(results["dark"][key], value) for key, value in results["plain"].items())
 
     @pytest.mark.parametrize("name", ["no_such_module:change", "math:no_such_function", "..math:pi", "math:pi"])
-    def test_a_name_of_no_function_is_refused(self, name: str) -> None:
+    def test_a_name_of_no_function_is_refused(self, path: Path, name: str) -> None:
         allow(name)
-        with pytest.raises(ConfigError, match=f"data.transform={name} "):
-            load_transform(name)
+        with open_data_sets(str(path), None) as stores, pytest.raises(ConfigError, match=f"data.transform={name} "):
+            training_set(stores, load_config(None, [f"data.transform={name}"]))
