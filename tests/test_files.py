@@ -148,7 +148,7 @@ def test_what_the_shell_has_opened_is_an_input(tmp_path):
     "text, problem",
     [
         ("a = 1\na = 2", "overwrite"),
-        ("a = " + "[" * 50000 + "]" * 50000, "nested"),
+        ("a = " + "[" * 50000 + "]" * 50000, "nested|recursion"),
         ("a = " + "1" * 5000, "digits"),
         (r'a = "C:\Users"', "single quotes"),
     ],
