@@ -10,7 +10,7 @@ import pytest
 from posenet.data.dataset import PoseDataset
 from posenet.data.loader import TrainSampler
 from posenet.data.store import Store
-from posenet.data.store_list import StoreList, open_data_sets
+from posenet.data.store_list import StoreList, find_shared_images, find_stored_files, open_data_sets
 from posenet.errors import DataError
 from posenet.settings import AugmentConfig, DataSetConfig
 from posenet.skeleton import COCO
@@ -146,3 +146,30 @@ def test_a_set_without_any_keypoint_of_the_network_or_a_copy_is_refused(paths: d
     ):
         with pytest.raises(DataError, match=fault):
             open_data_sets([DataSetConfig(paths["faces"]), DataSetConfig(str(tmp_path / f"{name}.h5"))], COCO)
+
+
+def test_shared_images_have_the_same_bytes_whatever_their_ids(tmp_path: Path, path: Path) -> None:
+    renumbered = make_record(7)._replace(image_id=9, file_name="other.jpg")
+    same_id = make_record(1)._replace(image_id=3)
+    other = write_store(tmp_path / "b.h5", [renumbered, make_record(5), same_id])
+    unrelated = write_store(tmp_path / "c.h5", [make_record(100)])
+    shared = find_shared_images(Store(path), Store(other))
+    assert sorted(shared.tolist()) == [[5, 5], [7, 9]]
+    assert len(find_shared_images(Store(path), Store(unrelated))) == 0
+    with open_data_sets((str(unrelated), str(other)), None) as both:
+        assert sorted(find_shared_images(Store(path), both).tolist()) == [[5, 5], [7, 9]]
+
+
+def test_files_that_a_store_contains_are_found_by_their_bytes(tmp_path: Path, path: Path) -> None:
+    contents = {"shared.jpg": make_record(3), "other.jpg": make_record(4), "grown.jpg": make_record(5)}
+    for name, record in contents.items():
+        (tmp_path / name).write_bytes(record.image_bytes.tobytes())
+    with open(tmp_path / "grown.jpg", "ab") as file:
+        file.write(b"x")
+    flipped = make_record(7).image_bytes.copy()
+    flipped[len(flipped) // 2] ^= 1
+    (tmp_path / "flipped.jpg").write_bytes(flipped.tobytes())
+    names = [*contents, "flipped.jpg", "missing.jpg"]
+    with open_data_sets(str(path), None) as stores:
+        found = find_stored_files(stores, [tmp_path / name for name in names])
+    assert found == [tmp_path / "shared.jpg"]
