@@ -96,7 +96,6 @@ class OriginalRow(NamedTuple):
 
 
 def _type_of(row: type) -> np.dtype[np.void]:
-    """The type of an array with such rows."""
     hints = get_type_hints(row, include_extras=True)
     return np.dtype([(name, hint.__metadata__[0]) for name, hint in hints.items()])
 
@@ -166,8 +165,8 @@ class Record(NamedTuple):
 def compute_fingerprint(skeleton: str, tables: Mapping[str, np.ndarray]) -> str:
     """SHA-256, in hexadecimal, of the attribute ``skeleton``, all ``TABLES``, and ``original`` if there is one."""
     digest = hashlib.sha256(skeleton.encode())
-    for name in (*TABLES, *(["original"] if "original" in tables else [])):
-        digest.update(np.ascontiguousarray(tables[name]).tobytes())
+    for table in tables.values():  # in this order
+        digest.update(np.ascontiguousarray(table).tobytes())
     return digest.hexdigest()
 
 
@@ -326,9 +325,9 @@ class Store:
             ) from error
 
 
-def _open_again(path: Path, skeleton: Skeleton, expected: str) -> Store:
+def _open_again(path: Path, skeleton: Skeleton, fingerprint: str) -> Store:
     store = Store(path, skeleton)
-    if store.fingerprint != expected:
+    if store.fingerprint != fingerprint:
         raise DataError(f"{path} was rebuilt while in use; start again")
     return store
 
@@ -382,8 +381,7 @@ def _create_hdf5(path: Path) -> Iterator[h5py.File]:
     Closing writes once more. Where that fails, as after a full disk, HDF5 crashes when the program ends; so after an
     error the open file writes to the null device.
     """
-    # Older layouts than v110 have no checksums of all structures.
-    file = h5py.File(path, "w", libver=("v110", "v110"), locking=False)
+    file = h5py.File(path, "w", libver=("v110", "v110"), locking=False)  # older layouts lack checksums
     try:
         yield file
         file.flush()
@@ -462,20 +460,21 @@ class StoreWriter:
                 f"nothing to write to {self.path}: no readable image with a main {skeleton.category}; "
                 "check the annotations and the image folder"
             )
+        if self._images is None:
+            self._waiting.flush()
+            self._file.create_dataset("images", data=np.memmap(self._waiting, np.uint8, "r"))
+        self._file.create_dataset("labels", data=np.frombuffer(b"".join(self._labels), np.uint8))
         tables = {
             "record": np.array(self._records, RECORD_TYPE),
             "file_name": np.array(self._file_names),
             "person": np.concatenate(self._people),
             "sample": np.array(self._samples, "<i8").reshape(-1, 2),
         }
+        numbers = {"schema": SCHEMA_WITHOUT_ORIGINAL}
         if self._max_side:
             tables["original"] = np.array(self._originals, ORIGINAL_TYPE)
-        if self._images is None:
-            self._waiting.flush()
-            self._file.create_dataset("images", data=np.memmap(self._waiting, np.uint8, "r"))
-        self._file.create_dataset("labels", data=np.frombuffer(b"".join(self._labels), np.uint8))
-        for name, table in tables.items():
-            self._file.create_dataset(name, data=table)
+            numbers = {"schema": SCHEMA, "max_side": self._max_side, "jpeg_quality": JPEG_QUALITY}
+        numbers |= {"images": len(self._records), "people": self._num_people, "samples": len(self._samples)}
         skeleton_text = json.dumps(skeleton_to_table(skeleton))
         texts = {
             "format": FORMAT,
@@ -483,14 +482,11 @@ class StoreWriter:
             "source": source or "unknown",
             "fingerprint": compute_fingerprint(skeleton_text, tables),
         }
-        # HDF5's checksums protect text of fixed length only.
-        attributes: dict[str, Any] = {name: np.bytes_(text.encode(errors="replace")) for name, text in texts.items()}
-        attributes["schema"] = SCHEMA if self._max_side else SCHEMA_WITHOUT_ORIGINAL
-        if self._max_side:
-            attributes |= {"max_side": self._max_side, "jpeg_quality": JPEG_QUALITY}
-        attributes |= {"images": len(self._records), "people": self._num_people, "samples": len(self._samples)}
-        for name, value in attributes.items():
-            self._file.attrs[name] = value
+        for name, table in tables.items():
+            self._file.create_dataset(name, data=table)
+        for name, text in texts.items():  # HDF5's checksums protect text of fixed length only
+            self._file.attrs[name] = np.bytes_(text.encode(errors="replace"))
+        self._file.attrs.update(numbers)
 
 
 def check_store_output(path: Path, overwrite: bool, inputs: Iterable[str | Path] = ()) -> None:
@@ -544,10 +540,8 @@ def compute_statistics(store: Store) -> Iterator[str]:
     yield " " * width + "".join(f"{name:>10}" for name in QUARTILES)
     for name, values in quantities.items():
         if len(values):
-            cells = (
-                f"{value:>10.0f}" if value >= 100 else f"{value:>10.3g}"
-                for value in np.quantile(values, list(QUARTILES.values()))
-            )
+            quartiles = np.quantile(values, list(QUARTILES.values()))
+            cells = (f"{value:>10.0f}" if value >= 100 else f"{value:>10.3g}" for value in quartiles)
             yield f"{name:<{width}}" + "".join(cells)
     if not store.num_people:
         return
