@@ -13,8 +13,7 @@ import numpy as np
 
 import posenet
 from posenet.annotations.people import Split
-from posenet.data.inspection import describe_content
-from posenet.data.store_list import StoreList
+from posenet.data.store_list import StoreList, describe_content
 from posenet.devices.parallel import Runtime
 from posenet.errors import ConfigError, OtherRankError
 from posenet.extensions import digest_of_code

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from posenet.annotations.find_annotations import find_annotations
 from posenet.checkpoints.folder import CheckpointFolder, refuse_run_in_use, run_lock
-from posenet.data.annotations_to_stores import SKELETON_FILE, StorePlan, update_stores
+from posenet.data.build import SKELETON_FILE, StorePlan, update_stores
 from posenet.data.store import Store
 from posenet.errors import CheckpointError, ConfigError
 from posenet.files import read_input, write_atomically

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from posenet.annotations.coco import CocoImage
-from posenet.data.inspection import find_shared_images, find_stored_files
-from posenet.data.store_list import StoreList, count_background, open_data_sets
+from posenet.data.store_list import StoreList, count_background, find_shared_images, find_stored_files, open_data_sets
 from posenet.errors import DataError
 from posenet.settings import Config, DataSetConfig, DataSets
 from posenet.training.run_settings import require_data

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from posenet.data.inspection import describe_content
 from posenet.data.store import Store
-from posenet.data.store_list import open_data_sets
+from posenet.data.store_list import describe_content, open_data_sets
 from posenet.errors import DataError
 from posenet.settings import DataSetConfig, load_config
 from posenet.skeleton import COCO
