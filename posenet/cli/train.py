@@ -26,7 +26,7 @@ from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import ConfigError
 from posenet.messages import command_line
 from posenet.settings import Config
-from posenet.training.run_settings import check_before_start
+from posenet.training.inputs import check_before_start
 
 if TYPE_CHECKING:
     from posenet.devices.parallel import Runtime
