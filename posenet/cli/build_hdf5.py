@@ -30,13 +30,13 @@ from posenet.cli.options import (
 from posenet.data.build import MAX_UNREADABLE, BuildReport, build_store
 from posenet.data.store import Store, compute_statistics, verify_store
 from posenet.data.store_list import count_background, open_data_sets, require_store_files
-from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.files import check_outputs
 from posenet.images import find_images
 from posenet.messages import pluralize, to_single_line
 from posenet.settings import Config, load_config
 from posenet.skeleton.skeleton_file import BUILT_IN
+from posenet.threads import usable_cores
 from posenet.visualization.sheets import preview_paths, write_previews
 
 

@@ -26,7 +26,7 @@ import posenet
 from posenet.cli.logging_setup import log_to_stderr, replace_closed_streams, report_error
 from posenet.cli.options import add_quiet_option, describe_default, with_dashes
 from posenet.cli.other_programs import OTHER_TOOLS, remedy_for_foreign_flag, remedy_for_setting
-from posenet.devices.launch import rank_of_process, record_status
+from posenet.devices.ranks import rank_of_process
 from posenet.devices.signals import STOPPED_STATUS, repeat_lost_interrupts
 from posenet.errors import ConnectError, OtherRankError, PosenetError
 from posenet.files import STANDARD_OUTPUT, name_file_in_errors
@@ -156,7 +156,6 @@ def make_parser(name: str, prog: str) -> ToolParser:
 
 def run_and_report(task: Callable[[], int | None], prog: str) -> int:
     """Run a task and return its exit status; report an error that the user can fix as one line on standard error."""
-    status = 1
     try:
         with repeat_lost_interrupts():
             status = task() or 0
@@ -182,8 +181,6 @@ def run_and_report(task: Callable[[], int | None], prog: str) -> int:
             raise
         _report_failure(prog, text)
         status = 2
-    finally:
-        record_status(status)
     return status
 
 

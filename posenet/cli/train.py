@@ -20,8 +20,8 @@ from posenet.cli.options import (
     non_negative_int,
     setting_help,
 )
-from posenet.cli.processes import add_local_rank, refuse_launcher
-from posenet.devices.launch import is_restarted, was_started_by_us
+from posenet.cli.processes import add_local_rank, refuse_launcher, was_started_by_us
+from posenet.devices.ranks import is_restarted
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import ConfigError
 from posenet.messages import command_line
@@ -180,7 +180,7 @@ def prepare_annotations(args: argparse.Namespace) -> None:
 def train_with_flags(args: argparse.Namespace, runtime: Runtime | None) -> int:
     """Train as the flags say; return the exit status, ``STOPPED_STATUS`` if a signal has stopped the run."""
     if args.prepare:
-        if not was_started_by_us(os.environ):
+        if not was_started_by_us():
             prepare_annotations(args)
         return 0
     from posenet.data import build
@@ -189,7 +189,7 @@ def train_with_flags(args: argparse.Namespace, runtime: Runtime | None) -> int:
     if args.opt_level:
         amp = APEX_OPT_LEVELS[args.opt_level]
         _log.info("--opt-level %s is an option of Apex; using --amp %s", args.opt_level, amp)
-    if args.data is not None and was_started_by_us(os.environ):  # by a process that has reported on the data
+    if args.data is not None and was_started_by_us():  # by a process that has reported on the data
         logging.getLogger(build.__name__).setLevel(logging.ERROR)
     result = train(
         args.config if args.data is None else args.data,
