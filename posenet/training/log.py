@@ -22,7 +22,7 @@ from posenet.files import write_atomically
 from posenet.images import write_image
 from posenet.messages import MessageFormatter, to_single_line
 from posenet.settings import Config, LogConfig, config_to_toml
-from posenet.settings.experiments import SETTINGS_FILE
+from posenet.settings.reading import SETTINGS_FILE
 from posenet.visualization.curves import CURVES_FILE, LOG_FILE, has_matplotlib, write_curves
 
 TEXT_LOG = "log.txt"

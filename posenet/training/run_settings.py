@@ -16,7 +16,7 @@ from posenet.checkpoints.named import find_weights
 from posenet.data.store_list import require_store_files
 from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.settings import Config, load_config
-from posenet.settings.experiments import named_experiment
+from posenet.settings.reading import named_experiment
 
 RUNS_FOLDER = Path("checkpoints")
 """Parent of the default folder of a run."""

@@ -31,7 +31,7 @@ from posenet.images import write_image
 from posenet.messages import to_single_line
 from posenet.progress_bar import hide_progress
 from posenet.settings import OptimConfig
-from posenet.settings.heights import advise_on_height
+from posenet.settings.sections import advise_on_height
 from posenet.training import from_annotations
 from posenet.training.log import (
     SAMPLES_FILE,

@@ -35,7 +35,7 @@ from posenet.data.build import build_store
 from posenet.images import write_image
 from posenet.model.published_names import rename_to_published
 from posenet.settings import config_to_dict, load_config
-from posenet.settings.experiments import EXPERIMENTS_FOLDER
+from posenet.settings.reading import EXPERIMENTS_FOLDER
 from tests.helpers.documentation import PAGES, Block, Command, page_name, parse_commands, read_blocks
 from tests.helpers.drawn_people import write_dataset
 from tests.helpers.other_formats import (
@@ -299,7 +299,7 @@ def project(project_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """A copy of the folder as the working directory, and a camera and a window that need no hardware."""
     shutil.copytree(project_template, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("posenet.settings.experiments.EXPERIMENTS_FOLDER", tmp_path / "config")
+    monkeypatch.setattr("posenet.settings.reading.EXPERIMENTS_FOLDER", tmp_path / "config")
     open_video = cv2.VideoCapture
     FakeCapture.install(monkeypatch, count=100).release(100)
     is_file = {True: open_video, False: FakeCapture}

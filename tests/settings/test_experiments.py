@@ -16,7 +16,7 @@ from posenet.inference.decoder import decode
 from posenet.model import posenet
 from posenet.settings import DataConfig, config_to_dict, load_config
 from posenet.settings.earlier import CONSTANTS
-from posenet.settings.experiments import EXPERIMENTS_FOLDER, experiment_names
+from posenet.settings.reading import EXPERIMENTS_FOLDER, experiment_names
 from posenet.training import bad_steps, batches, loss, optimizer, teacher, validation
 from tests.helpers.source_files import ROOT
 

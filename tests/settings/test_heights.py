@@ -8,8 +8,8 @@ import pytest
 
 from posenet.inference.predictor import Predictor
 from posenet.settings import load_config
-from posenet.settings.experiments import experiment_names
-from posenet.settings.heights import advise_on_height
+from posenet.settings.reading import experiment_names
+from posenet.settings.sections import advise_on_height
 from tests.helpers.networks import write_checkpoint
 
 
