@@ -21,7 +21,7 @@ from tests.helpers.source_files import ROOT
 SCRIPT = """
 import logging, time, warnings
 from posenet import progress_bar as progress_module
-from posenet.cli.logging_setup import log_to_stderr, report_error
+from posenet.cli.main import log_to_stderr, report_error
 from posenet.progress_bar import progress_bar
 
 progress_module.LINE_SECONDS = 0.2

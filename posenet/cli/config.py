@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from posenet.cli.logging_setup import print_message
+from posenet.cli.main import print_message
 from posenet.errors import ConfigError
 from posenet.files import read_input, write_atomically
 from posenet.settings import Config, config_differences, config_to_toml, load_config

@@ -154,7 +154,7 @@ def test_an_existing_store_needs_overwrite(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     "arguments, expected",
     [
-        ("", "name the store with --output"),
+        ("", "give both --images and --annotations"),
         (f"{INPUTS} --verify --set data.train=a.h5", "name the store with --output"),
         ("--verify", "name the store with --output"),
         ("--output a.h5", "give both --images and --annotations"),

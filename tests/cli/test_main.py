@@ -10,19 +10,21 @@ import re
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from unittest.mock import Mock
 
 import pytest
 
 import posenet
 from posenet.cli import main as cli
-from posenet.cli.logging_setup import print_message
-from posenet.cli.other_programs import remedy_for_foreign_flag
+from posenet.cli.main import log_to_stderr, print_message
+from posenet.cli.options import remedy_for_foreign_flag
 from posenet.errors import CheckpointError, ConnectError, DataError, OtherRankError, PosenetError
 from posenet.progress_bar import progress_bar
 from posenet.settings import Config
+from tests.helpers.process_runs import fork_process, wait_for_exit
 from tests.helpers.source_files import ROOT
 
 WITHOUT_DEFAULT = {
@@ -40,13 +42,6 @@ PYTORCH_MISSING = (
 Run = Callable[[argparse.Namespace], None]
 Install = Callable[[Run], None]
 Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(autouse=True)
-def _restore_logging() -> Iterator[None]:
-    handlers, level = logging.root.handlers[:], logging.root.level
-    yield
-    logging.root.handlers[:], logging.root.level = handlers, level
 
 
 @pytest.fixture
@@ -177,7 +172,6 @@ def test_printed_text_errors_and_warnings_cannot_control_a_terminal(tool: Instal
         next(iter(progress_bar([0], name)))
         raise DataError(name)
 
-    logging.root.handlers[:] = []
     tool(run)
     assert cli.main(["fake"]) == 2
     with pytest.raises(SystemExit):
@@ -196,16 +190,48 @@ def test_text_is_printed_also_where_the_encoding_lacks_its_characters(monkeypatc
     assert stream.buffer.getvalue() == b"wrote ?.json\n"
 
 
+def test_rank_0_shows_everything_and_other_ranks_what_concerns_them_alone(capsys: Capture) -> None:
+    def messages(quiet: bool = False, rank: int = 0) -> list[str]:
+        level = logging.root.level
+        with log_to_stderr(quiet, rank):
+            logging.getLogger("posenet.training.train").info("step 3")
+            logging.getLogger("posenet.training.train").warning("the loss is bad")
+            logging.getLogger("posenet.training.batches").warning("a worker has died")
+            logging.getLogger("posenet.training.train").error("out of memory")
+            assert progress_bar(range(3)).disable == bool(quiet or rank)
+        assert logging.root.level == level
+        logging.getLogger("posenet").error("not shown any more")
+        return capsys.readouterr().err.splitlines()
+
+    problems = ["WARNING: the loss is bad", "WARNING: a worker has died", "ERROR: out of memory"]
+    assert messages() == ["step 3", *problems]
+    assert messages(quiet=True) == problems
+    assert messages(rank=2) == ["rank 2: WARNING: a worker has died", "rank 2: ERROR: out of memory"]
+
+
+def test_no_file_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None:
+    def run_and_open_file() -> None:
+        for descriptor in range(3):
+            os.close(descriptor)
+        sys.stdout = sys.stderr = None  # as Python starts
+        status = cli.run_tool("annotations", ["lint", "missing.json"])
+        sys.stderr.write("text of a library\n")
+        inherited = all(os.get_inheritable(descriptor) for descriptor in range(3))
+        is_another = os.open(tmp_path / "a.txt", os.O_CREAT) > 2
+        os._exit(status if is_another and inherited and sys.stdout is None else 1)
+
+    assert wait_for_exit(fork_process(run_and_open_file, tmp_path / "log.txt")) == 2
+
+
 def test_a_closed_standard_output_shows_nothing_and_a_full_one_is_named(
     tool: Install, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tool(lambda _: print_message("text"))
     monkeypatch.setattr("sys.stdout", None)
     assert cli.main(["fake"]) == 0
-    fail = raising(OSError(28, "No space left on device"))
     for method in ("write", "flush"):
         full = io.StringIO()
-        monkeypatch.setattr(full, method, lambda *_: fail(argparse.Namespace()))
+        monkeypatch.setattr(full, method, Mock(side_effect=OSError(28, "No space left on device")))
         monkeypatch.setattr("sys.stdout", full)
         assert cli.main(["fake"]) == 2
         assert "No space left on device: standard output;" in capsys.readouterr().err
@@ -223,7 +249,7 @@ def test_libraries_write_no_lines_about_images_of_their_own() -> None:
         "    assert cv2.imdecode(data[: len(data) // 2], cv2.IMREAD_COLOR) is None or suffix == '.tif'\n"
         "exif = np.frombuffer(b'\\xff\\xd8\\xff\\xe1\\0\\x12Exif\\0\\0II*\\0\\x08\\0\\0\\0\\1\\0', np.uint8)\n"
         "jpeg = cv2.imencode('.jpg', np.zeros((8, 8, 3), np.uint8))[1]\n"
-        "from posenet.cli.logging_setup import log_to_stderr\n"
+        "from posenet.cli.main import log_to_stderr\n"
         "with log_to_stderr():\n"
         "    assert parse_header(np.concatenate([exif, jpeg[2:]])).orientation == 1\n"
     )
@@ -285,13 +311,10 @@ def test_a_programming_error_keeps_its_traceback(tool: Install, error: Exception
         ("evaluate --images a --patience 3", "--annotations"),  # it has no such setting
         ("annotations lint a.json --imag x", "--imag is not known here"),
         ("train --set a.b=c data.yaml", "'data.yaml' is not KEY=VALUE"),
-        ("predict --scales 0.5 1 a.png", "'a.png' is not a scale; inputs come first"),
+        ("predict --scales 0.5 1 a.png", "invalid float value: 'a.png'"),
         # words of other programs
         ("train --nnodes 2 --node-rank=0", "torchrun"),
-        ("train-distributed --master_addr a --master_port 1", "MASTER_ADDR"),
-        ("train-distributed --dist-url env://", "MASTER_PORT"),
-        ("train-distributed --rank 0 --world-size 2", "RANK"),
-        ("train-distributed --backend nccl", "NCCL"),
+        ("train-distributed --master_addr a --master_port 1", "torchrun"),
         ("train --gpus 2", "--nproc"),
         ("train --nproc 2", "train-distributed"),
         ("train --ema", "average.kind=ema"),
