@@ -20,7 +20,7 @@ from posenet.cli.main import run_tool
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.settings import Config, config_from_dict, load_config
 from posenet.training.step import TrainStep
-from tests.helpers.locks import locked_by_another_process
+from tests.helpers.process_runs import locked_by_another_process
 from tests.helpers.run_logs import read_log
 from tests.helpers.tiny_training import TINY, Stores, data_settings
 
