@@ -133,19 +133,6 @@ def test_overrides_and_files_change_the_base(tmp_path: Path) -> None:
     assert load_config(base=base) == base
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ["train.input_size=[256, 192]", "train.freeze=['stem.*']", "data.train=a.h5", "inference.scales=[0.5, 1, 1.5]"],
-        ["data.train=[{path='a-*.h5', weight=0.5}, {path=['b.h5', 'c.h5'], name='x'}]"],
-    ],
-)
-def test_a_round_trip_through_tables_changes_nothing(overrides: list[str]) -> None:
-    config = load_config(None, overrides)
-    assert config != Config() and config_from_dict(config_to_dict(config)) == config
-    assert load_config(None, ["data.train=d.h5"], base=config).data.train == "d.h5"
-
-
 def test_data_sets_can_be_tables_of_a_file_and_are_named_after_their_files(tmp_path: Path) -> None:
     text = '[[data.train]]\npath = "data/a.h5"\n\n[[data.train]]\npath = "b.h5"\nweight = 2\nname = "own"\n'
     sets = load_config(write(tmp_path, text)).data.train
@@ -168,7 +155,6 @@ def test_data_sets_can_be_tables_of_a_file_and_are_named_after_their_files(tmp_p
 )
 def test_wrong_data_sets_are_errors(value: str, message: str) -> None:
     assert message in error_of(f"data.train={value}")
-    assert "\n" not in error_of(f"data.train={value}")
 
 
 def test_settings_that_no_longer_exist_are_named_in_one_line_and_ignored(caplog: pytest.LogCaptureFixture) -> None:
@@ -355,3 +341,4 @@ def test_all_settings_are_read_as_they_were_written(overrides: list[str], tmp_pa
     for skeleton in (COCO, FACELESS, skeleton_from_table(table)):
         written = dataclasses.replace(config, model=ModelConfig(skeleton=skeleton))
         assert load_config(write(tmp_path, config_to_toml(written))) == written
+        assert config_from_dict(config_to_dict(written)) == written
