@@ -16,7 +16,7 @@ from posenet.errors import DataError
 from tests.helpers.chairs import write_chairs
 from tests.helpers.process_groups import fork_ranks
 from tests.helpers.process_runs import wait_for_exit
-from tests.helpers.spot_data import write_spot_split
+from tests.helpers.spot_networks import write_spot_split
 
 STARTED = 7
 """Exit status of the processes, which these tests do not start."""

@@ -16,8 +16,7 @@ from posenet.data.sampler import TrainSampler
 from posenet.data.store import Store
 from posenet.errors import DataError
 from posenet.settings import AugmentConfig
-from tests.helpers.batches import same_batch, same_batches
-from tests.helpers.drawn_data import flip_bit, make_record, write_store
+from tests.helpers.drawn_data import flip_bit, make_record, same_batch, same_batches, write_store
 
 SIZE = (64, 64)
 

@@ -25,8 +25,7 @@ from posenet.data.sampler import TrainSampler
 from posenet.data.store import Store
 from posenet.errors import DataError
 from posenet.settings import AugmentConfig
-from tests.helpers.batches import same_batches
-from tests.helpers.drawn_data import make_record, write_store
+from tests.helpers.drawn_data import make_record, same_batches, write_store
 from tests.helpers.process_runs import fork_process, limit_of_time, wait_for_exit
 
 MakeLoader = Callable[..., BatchLoader]

@@ -13,8 +13,7 @@ from posenet.data.loader import BatchLoader
 from posenet.errors import ConfigError
 from posenet.extensions import allow
 from posenet.settings import AugmentConfig
-from tests.helpers.batches import same_batches
-from tests.helpers.drawn_data import make_record, write_store
+from tests.helpers.drawn_data import make_record, same_batches, write_store
 from tests.helpers.tiny_training import train_tiny, weights
 
 SIZE = (64, 128)
