@@ -25,8 +25,7 @@ from posenet.inference.pipeline import predict_frames
 from posenet.inference.result import Result
 from posenet.messages import truncate_for_message
 from posenet.settings import Config, InferenceConfig
-from posenet.settings.heights import advise_on_height
-from posenet.settings.sections import MAX_SIDE
+from posenet.settings.sections import MAX_SIDE, advise_on_height
 from posenet.skeleton import Skeleton, load_skeleton
 from posenet.visualization.drawing import MIN_SCORE
 

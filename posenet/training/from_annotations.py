@@ -27,8 +27,8 @@ from posenet.images import require_image_folder, write_image
 from posenet.inference.evaluation import evaluate
 from posenet.messages import command_line, pluralize
 from posenet.settings import Config, load_config
-from posenet.settings.heights import nearest_height
 from posenet.settings.reading import DATA_KEYS, apply_override
+from posenet.settings.sections import nearest_height
 from posenet.skeleton import COCO
 from posenet.training.inputs import RUNS_FOLDER, require_weights_to_train
 from posenet.visualization.sheets import draw_label_sheet

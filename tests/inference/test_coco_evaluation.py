@@ -22,8 +22,7 @@ from posenet.inference.predictor import Predictor
 from posenet.settings import InferenceConfig
 from posenet.visualization.drawing import MIN_SCORE
 from tests.helpers.drawn_data import document, person, write_annotations
-from tests.helpers.spot_data import write_spot_split
-from tests.helpers.spot_networks import LinearSpotNetwork
+from tests.helpers.spot_networks import LinearSpotNetwork, write_spot_split
 
 
 def test_the_truth_scores_one_and_missed_people_count(tmp_path: Path) -> None:

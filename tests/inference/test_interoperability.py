@@ -10,7 +10,7 @@ import pytest
 from posenet.inference.media.sources import IN_MEMORY, Frame
 from posenet.inference.result import Result
 from posenet.skeleton import COCO
-from tests.helpers.moving_people import person_at
+from tests.helpers.rendered_maps import person_at
 
 WRIST = COCO.index("left_wrist")
 IMAGE = np.full((400, 600, 3), 90, np.uint8)

@@ -13,7 +13,7 @@ from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
 from posenet.inference.tracking.results import track_people
 from posenet.settings import TrackingConfig
-from tests.helpers.moving_people import person_at
+from tests.helpers.rendered_maps import person_at
 from tests.helpers.spot_networks import SpotNetwork, spot_image
 
 VIDEO = Source("video", Path("a.mp4"))

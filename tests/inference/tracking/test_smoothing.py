@@ -10,7 +10,7 @@ import pytest
 from posenet.inference.tracking.motion import person_sizes
 from posenet.inference.tracking.smoothing import Smoother
 from posenet.person import Person
-from tests.helpers.moving_people import person_at
+from tests.helpers.rendered_maps import person_at
 
 
 def smoothed(people: list[Person], rate: float = 25.0) -> np.ndarray:

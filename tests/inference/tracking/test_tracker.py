@@ -10,7 +10,7 @@ import pytest
 from posenet import Person, Skeleton, Tracker
 from posenet.inference.tracking.smoothing import KEEP_SECONDS
 from posenet.settings import TrackingConfig
-from tests.helpers.moving_people import person_at
+from tests.helpers.rendered_maps import person_at
 
 RATE = 25
 
