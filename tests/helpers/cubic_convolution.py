@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from posenet.inference.image_to_maps import Letterbox
+from posenet.inference.networks import Letterbox
 from posenet.settings import MAP_STRIDE
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from posenet.errors import CheckpointError, ConfigError, DataError
-from posenet.inference.image_to_maps import Letterbox
+from posenet.inference.networks import Letterbox
 from posenet.inference.predictor import Predictor
 from posenet.model.fused import FusedNetwork
 from posenet.settings import Config, InferenceConfig, load_config
@@ -98,7 +98,7 @@ def test_the_input_is_padded_on_the_right_and_below_and_scaled_to_one():
 
 @pytest.mark.parametrize("shape", [(4000, 6000), (50, 9000), (9000, 50), (1, 1), (2, 70000)])
 def test_the_network_input_stays_below_the_limits(shape, monkeypatch):
-    monkeypatch.setattr("posenet.inference.image_to_maps.MAX_WIDTH", 700)
+    monkeypatch.setattr("posenet.inference.networks.MAX_WIDTH", 700)
     network = SpotNetwork()
     settings = InferenceConfig(height=512, scales=(1.0, 4.0), max_height=600)
     assert Predictor(network, settings)(np.zeros(shape, np.uint8)) == []
@@ -106,7 +106,7 @@ def test_the_network_input_stays_below_the_limits(shape, monkeypatch):
 
 
 def test_an_image_is_resized_to_the_height_times_the_scale(monkeypatch):
-    monkeypatch.setattr("posenet.inference.image_to_maps.MAX_WIDTH", 2000)
+    monkeypatch.setattr("posenet.inference.networks.MAX_WIDTH", 2000)
     predictor = spot_predictor(height=128)
     assert predictor.letterbox((480, 640)) == Letterbox(resized=(128, 171), padded=(128, 192))
     assert predictor.letterbox((480, 640), 0.5) == Letterbox(resized=(64, 85), padded=(64, 128))
@@ -123,7 +123,6 @@ def test_one_image_may_be_streamed_and_an_array_of_images_is_several(tmp_path):
     rgb = image[..., ::-1]
     assert predictor(rgb, channels="rgb") == expected != predictor(rgb)
     assert predictor([rgb], "rgb") == list(predictor.stream([rgb], "rgb")) == [expected]
-    np.testing.assert_array_equal(predictor.compute_maps(rgb, "rgb"), predictor.compute_maps(image))
     for one in (image, path, str(path), [image], (path,), pil.open(path)):
         assert list(predictor.stream(one)) == [expected]
     for several in (np.stack([image] * 3), np.array([str(path)] * 3), (path for _ in range(3))):
@@ -238,8 +237,7 @@ def test_people_with_low_scores_are_left_out():
 
 
 def test_maps_are_those_of_the_image_without_its_padding():
-    predictor = spot_predictor(height=100)
-    maps = predictor.compute_maps(make_image((97, 131)))
+    maps = Predictor(SpotNetwork(), InferenceConfig(height=100), keep_maps=True)(make_image((97, 131))).maps
     assert maps.shape == (50, 25, 34)
     y, x = np.unravel_index(maps[COCO.keypoint_channels][NOSE].argmax(), maps.shape[1:])
     np.testing.assert_allclose((x * 4 + 1.5, y * 4 + 1.5), np.array(SPOTS[97, 131][0]) * 100 / 97, atol=2.5)

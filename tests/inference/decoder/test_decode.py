@@ -186,11 +186,10 @@ def test_maps_from_which_nobody_is_decoded_may_be_missing():
     [
         (np.zeros((50, 4, 4)), {"stride": 0}, "at least 1"),
         (np.zeros((50, 4, 4)), {"keypoint_threshold": 0}, "must be above 0"),
-        (np.zeros((18, 32, 32)), {}, "maps must be (50, h, w), not (18, 32, 32)"),
-        (np.zeros((50, 1, 32, 32)), {}, "maps must be (50, h, w), not (50, 1, 32, 32)"),
-        (np.zeros((50, 0, 0)), {}, "maps must be (50, h, w), not (50, 0, 0)"),
-        (np.zeros((50, 8, 8), np.uint8), {}, "must be floating-point numbers"),
-        (torch.zeros((50, 8, 8), dtype=torch.int64), {}, "must be floating-point numbers"),
+        (np.zeros((18, 32, 32)), {}, "must be (50, h, w) floating-point numbers, not (18, 32, 32) of float64"),
+        (np.zeros((50, 1, 32, 32)), {}, "not (50, 1, 32, 32)"),
+        (np.zeros((50, 0, 0)), {}, "not (50, 0, 0)"),
+        (torch.zeros((50, 8, 8), dtype=torch.int64), {}, "not (50, 8, 8) of int64"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(maps, arguments, message):
