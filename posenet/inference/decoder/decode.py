@@ -70,7 +70,7 @@ PREFILTER_POSITIONS = np.array([0.25, 0.5, 0.75], np.float32)
 SAMPLE_POSITIONS = np.linspace(0, 1, 10, dtype=np.float32)
 """Where the limb score samples a pair."""
 MIN_SCORE = 0.05
-"""People with a lower score are dropped."""
+"""People with a lower score are dropped, before limbs to other people lower the score further."""
 PART_THRESHOLD = 0.1
 """A limb needs a higher response than this on the map of its body part: ten times ``targets.PART_FLOOR``."""
 MAX_MISSING_LIMB_SHARE = 0.01
@@ -119,8 +119,6 @@ def decode(
     *,
     stride: int = MAP_STRIDE,
     keypoint_threshold: float = InferenceConfig.keypoint_threshold,
-    part_threshold: float = PART_THRESHOLD,
-    min_score: float = MIN_SCORE,
     skeleton: Skeleton = COCO,
 ) -> list[Person]:
     """Find the people in the maps of one image.
@@ -130,8 +128,6 @@ def decode(
             foreground, are not used and may be missing.
         stride: network-input pixels per cell. Cell i is centred on pixel ``stride * i + (stride - 1) / 2``.
         keypoint_threshold: lowest peak of a keypoint map that becomes a candidate, above 0.
-        part_threshold: a limb needs a higher response than this on the map of its body part.
-        min_score: people with a lower score are dropped, before limbs to other people lower the score further.
         skeleton: meaning of the channels.
 
     Returns:
@@ -149,16 +145,10 @@ def decode(
     peaks = find_keypoints(maps[skeleton.keypoint_channels], keypoint_threshold)
     candidates = limit_candidates(peaks, maps[0].size, skeleton)
     is_noise = len(candidates.score) < len(peaks.score)
-    limbs = find_limbs(maps[skeleton.part_channels], candidates, part_threshold, skeleton)
-    return assemble_people(
-        candidates,
-        limbs,
-        stride=stride,
-        min_score=min_score,
-        max_people=max(MIN_ROOM, maps[0].size // CELLS_PER_PERSON),
-        pose_model=pose_model_of(skeleton) if skeleton.layout and not is_noise else None,
-        skeleton=skeleton,
-    )
+    limbs = find_limbs(maps[skeleton.part_channels], candidates, PART_THRESHOLD, skeleton)
+    pose_model = pose_model_of(skeleton) if skeleton.layout and not is_noise else None
+    max_people = max(MIN_ROOM, maps[0].size // CELLS_PER_PERSON)
+    return assemble_people(candidates, limbs, stride, max_people, pose_model, skeleton)
 
 
 def _to_array(maps: np.ndarray | Tensor, skeleton: Skeleton) -> np.ndarray:
@@ -399,9 +389,7 @@ def _require_finite(values: np.ndarray) -> None:
 def assemble_people(
     candidates: KeypointCandidates,
     limbs: Limbs,
-    *,
     stride: int,
-    min_score: float,
     max_people: int,
     pose_model: PoseModel | None,
     skeleton: Skeleton,
@@ -413,7 +401,7 @@ def assemble_people(
         mean(s) sqrt(n / K) (within + LIMB_SCORE_FLOOR) / (within + across + LIMB_SCORE_FLOOR),
 
     where "within" is the sum of the limb scores inside the person, and "across" that of the limbs to other people.
-    ``min_score`` applies to the product without this last factor. Where maps exceed 1, the scores of people and of
+    ``MIN_SCORE`` applies to the product without this last factor. Where maps exceed 1, the scores of people and of
     keypoints are 1.
     """
     strong_limbs = drop_weak_limbs(limbs, len(candidates.score), skeleton)
@@ -421,7 +409,7 @@ def assemble_people(
     label, limbs_are_complete = group_into_people(candidates, rivals, max_people, pose_model)
     count = np.bincount(label)
     score = np.bincount(label, candidates.score) / np.sqrt(count * skeleton.num_keypoints)
-    is_kept = score >= min_score
+    is_kept = score >= MIN_SCORE
     score *= _share_of_limbs_within(strong_limbs, label, len(count))
     kept = np.flatnonzero(is_kept)
     kept = kept[np.argsort(-score[kept], kind="stable")][:max_people]  # labels, highest score first

@@ -35,7 +35,6 @@ def assemble(candidates, limbs=(), skeleton=COCO):
         max_people=100,
         pose_model=pose_model_of(skeleton) if skeleton.layout else None,
         skeleton=skeleton,
-        min_score=0.05,
     )
 
 
