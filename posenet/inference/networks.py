@@ -373,20 +373,20 @@ def _average_on_host(
     averages: list[np.ndarray] = []
     for images, letterboxes in zip(batch.inputs, batch.letterboxes):
         plans = [plan_resampling(*pair) for pair in zip(letterboxes, batch.letterboxes[0])]
-        weighed = [np.empty((num_channels, *plan.cells), np.float32) for plan in plans]
+        weighed = [np.empty((num_channels, rows.cells, columns.cells), np.float32) for rows, columns in plans]
         # The mirrored maps come first: the network may write to the same array again.
         if flip:
             # The image is mirrored with its padding. The width is a multiple of the stride, so the cells coincide.
-            mirrored = np.stack([cv2.flip(image, 1) for image in images])
-            for maps, out in zip(_run(network, mirrored, skeleton), weighed):
-                _, rows, columns = out.shape
+            mirrored_images = np.stack([cv2.flip(image, 1) for image in images])
+            for maps, out in zip(_run(network, mirrored_images, skeleton), weighed):
+                mirrored = maps[:, : out.shape[1], maps.shape[2] - out.shape[2] :]
                 for channel, twin in zip(out, skeleton.flip_channels):
-                    cv2.flip(maps[twin, :rows, maps.shape[2] - columns :], 1, dst=channel)
+                    cv2.flip(mirrored[twin], 1, dst=channel)
         for maps, out in zip(_run(network, images, skeleton), weighed):
             channels = maps[:num_channels, : out.shape[1], : out.shape[2]]
             if flip:
-                for channel, mirrored_channel in zip(channels, out):
-                    cv2.addWeighted(mirrored_channel, weight, channel, weight, 0, dst=mirrored_channel)
+                for channel, total in zip(channels, out):
+                    cv2.addWeighted(total, weight, channel, weight, 0, dst=total)
             else:
                 np.multiply(channels, weight, out=out)
         if not averages:  # the largest scale
@@ -394,7 +394,7 @@ def _average_on_host(
             continue
         for average, maps, plan in zip(averages, weighed, plans):
             for total, cells in zip(average, maps):
-                cv2.add(total, resample_map(cells, plan), dst=total)
+                cv2.add(total, resample_map(cells, *plan)[: total.shape[0], : total.shape[1]], dst=total)
     return averages
 
 
@@ -454,36 +454,33 @@ def _average_on_device(
             total = sums
             continue
         for out, terms, *pair in zip(total, sums, letterboxes, batch.letterboxes[0]):
-            plan = plan_resampling(*pair)
-            rows, columns = plan.cells
-            more_rows, more_columns = plan.repeated
-            cells = F.pad(terms[None, :, :rows, :columns], (0, more_columns, 0, more_rows), mode="replicate")
-            resampled = F.interpolate(cells, scale_factor=plan.zoom, mode="bicubic")
-            rows, columns = plan.decoded_cells
-            out[:, :rows, :columns] += resampled[0, :, :rows, :columns]
+            rows, columns = plan_resampling(*pair)
+            cells = terms[None, :, : rows.cells, : columns.cells]
+            cells = F.pad(cells, (0, columns.repeated, 0, rows.repeated), mode="replicate")
+            resampled = F.interpolate(cells, scale_factor=(rows.zoom, columns.zoom), mode="bicubic")[0]
+            height, width = pair[1].decoded_cells
+            out[:, :height, :width] += resampled[:, :height, :width]
     return total.div_(len(batch.inputs) * (2 if flip else 1))
 
 
 class Resampling(NamedTuple):
-    """How the maps of one inference scale are resampled to the decoded cells of a larger one, for rows and columns.
+    """How the maps of one inference scale are resampled to the decoded cells of a larger one, along one axis.
 
     Resizing by s maps x to (x + 0.5) s - 0.5, for pixels and for cells. The two scales are padded differently, so s is
     the ratio of the sizes of the resized images, not of the maps.
     """
 
-    zoom: tuple[float, float]
+    zoom: float
     """New cells per cell."""
-    cells: tuple[int, int]
+    cells: int
     """How many cells, counted from the first, the decoded cells depend on."""
-    repeated: tuple[int, int]
-    """How often the last cell is repeated, so that there are enough of them."""
-    decoded_cells: tuple[int, int]
-    """Those of the larger scale."""
+    repeated: int
+    """How often the last of these is repeated, so that there are enough of them."""
 
 
-def plan_resampling(source: Letterbox, target: Letterbox) -> Resampling:
-    """Resample the maps of images resized as ``source`` says to ``target``, which is at least as large."""
-    axes = []
+def plan_resampling(source: Letterbox, target: Letterbox) -> tuple[Resampling, Resampling]:
+    """Resample the rows and the columns of maps from ``source`` to ``target``, which is at least as large."""
+    plans = []
     for old, new, padded, wanted in zip(source.resized, target.resized, source.padded, target.decoded_cells):
         zoom = new / old
         ahead = 0 if zoom == 1 else 2  # cubic interpolation between cells depends on two more
@@ -492,17 +489,15 @@ def plan_resampling(source: Letterbox, target: Letterbox) -> Resampling:
         # OpenCV copies an image whose size would stay the same, and ignores the factor.
         while int((cells + repeated) * zoom) < max(wanted, cells + repeated + (zoom > 1)):
             repeated += 1
-        axes.append((zoom, cells, repeated, wanted))
-    return Resampling(*zip(*axes))
+        plans.append(Resampling(zoom, cells, repeated))
+    rows, columns = plans
+    return rows, columns
 
 
-def resample_map(cells: np.ndarray, resampling: Resampling) -> np.ndarray:
-    """Resample (h, w) float32 ``cells`` of a map by cubic convolution, to (h', w') ``decoded_cells``."""
-    if any(resampling.repeated):
-        rows, columns = resampling.repeated
-        cells = cv2.copyMakeBorder(cells, 0, rows, 0, columns, cv2.BORDER_REPLICATE)
-    zoom_y, zoom_x = resampling.zoom
+def resample_map(cells: np.ndarray, rows: Resampling, columns: Resampling) -> np.ndarray:
+    """Resample (h, w) float32 ``cells`` of a map by cubic convolution; the result begins with the decoded cells."""
+    if rows.repeated or columns.repeated:
+        cells = cv2.copyMakeBorder(cells, 0, rows.repeated, 0, columns.repeated, cv2.BORDER_REPLICATE)
     # A size instead of the factors would change the ratio, because sizes are whole numbers.
-    resampled = cv2.resize(cells, None, fx=zoom_x, fy=zoom_y, interpolation=cv2.INTER_CUBIC)
-    rows, columns = resampling.decoded_cells
-    return resampled[:rows, :columns]
+    resampled: np.ndarray = cv2.resize(cells, None, fx=columns.zoom, fy=rows.zoom, interpolation=cv2.INTER_CUBIC)
+    return resampled

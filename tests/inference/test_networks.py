@@ -180,5 +180,5 @@ def test_maps_are_resampled_by_the_ratio_of_the_images(source, target):
     rows, columns = target.decoded_cells
     expected = resample(cells, source, target)[0, :rows, :columns]
     plan = plan_resampling(source, target)
-    needed = cells[0, : plan.cells[0], : plan.cells[1]]
-    np.testing.assert_allclose(resample_map(needed, plan), expected, rtol=0, atol=1e-5)
+    resampled = resample_map(cells[0, : plan[0].cells, : plan[1].cells], *plan)[:rows, :columns]
+    np.testing.assert_allclose(resampled, expected, rtol=0, atol=1e-5)
