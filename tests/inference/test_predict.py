@@ -16,8 +16,7 @@ import pytest
 import posenet
 from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.images import write_image
-from posenet.inference.outputs.summary import PredictionSummary
-from posenet.inference.predict import predict
+from posenet.inference.predict import PredictionSummary, predict
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
 from posenet.settings import InferenceConfig

@@ -20,7 +20,7 @@ import numpy as np
 
 from posenet.annotations.coco import COCO_CATEGORY
 from posenet.errors import DataError
-from posenet.files import atomic_replacement, name_file_in_errors, name_numbers, open_text_output
+from posenet.files import name_file_in_errors, name_numbers, open_output, open_text_output
 from posenet.inference.media.sources import Frame, Source
 from posenet.inference.result import Result
 from posenet.skeleton import COCO, Skeleton
@@ -241,10 +241,9 @@ class LinesFile:
         self._stack = contextlib.ExitStack()
         self._file: io.FileIO | None = None
         self._resume = resume and path.is_file()
-        if self._resume:
-            for _, record in self._lines():
-                if "frame" not in record:
-                    self.done[record["file_name"]] = record.get("error", "")
+        for _, record in self._lines() if self._resume else ():
+            if "frame" not in record:
+                self.done[record["file_name"]] = record.get("error", "")
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
@@ -253,17 +252,8 @@ class LinesFile:
         The lines of a video that is not complete are removed: it is predicted again from its beginning.
         """
         if self._resume:
-
-            def complete() -> Iterator[bytes]:
-                return (line for line, record in self._lines() if record["file_name"] in self.done)
-
-            if sum(map(len, complete())) < self.path.stat().st_size:
-                with (
-                    name_file_in_errors(self.path),
-                    atomic_replacement(self.path) as temporary,
-                    open(temporary, "wb") as file,
-                ):
-                    file.writelines(complete())
+            with open_output(self.path) as file:
+                file.writelines(line for line, record in self._lines() if record["file_name"] in self.done)
         with self._stack:
             yield
             self._opened()
@@ -300,14 +290,14 @@ class LinesFile:
             for number, line in enumerate(file, 1):
                 if not line.endswith(b"\n"):
                     return
-                yield line, self._parse(number, line)
-
-    def _parse(self, number: int, line: bytes) -> Record:
-        with contextlib.suppress(ValueError, RecursionError, TypeError, KeyError):
-            record: Record = json.loads(line)
-            if isinstance(record["file_name"], str) and record.keys() & {"people", "frames"}:
-                return record
-        raise DataError(
-            f"line {number} of {self.path} is not one of a prediction that can be continued; choose another name, or "
-            "start again without resume=True"
-        )
+                try:
+                    record = json.loads(line)
+                    is_known = isinstance(record["file_name"], str) and record.keys() & {"people", "frames"}
+                except (ValueError, RecursionError, TypeError, KeyError):
+                    is_known = False
+                if not is_known:
+                    raise DataError(
+                        f"line {number} of {self.path} is not one of a prediction that can be continued; choose "
+                        "another name, or start again without resume=True"
+                    )
+                yield line, record

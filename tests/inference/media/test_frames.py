@@ -100,7 +100,7 @@ FAULTS = {
     "a conversion": ("posenet.inference.media.video.VideoReformatter.reformat", "a.mp4"),
     "packets": ("posenet.inference.media.video.PyAVReader._read_packets", "a.mp4"),
     "times": ("posenet.inference.media.video._time_shown", "a.mp4"),
-    "side data": ("posenet.inference.media.video._display_matrix", "a.mp4"),
+    "side data": ("posenet.inference.media.video._orientation_of", "a.mp4"),
 }
 
 

@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_every_source_is_found_once_in_the_given_order(folder: Path) -> None:
     listed = parse_standard_input(f"{folder / 'clip.mp4'}\nmissing.jpg\n".encode())
-    found = find_sources([folder, folder / "b.png", "7", "-", "7"], listed=listed)
+    found = find_sources([folder, folder / "b.png", "7", *listed, "7"])
     assert [(source.kind, source.name) for source in found] == [
         ("image", str(folder / "000000000139.png")),
         ("image", str(folder / "b.png")),

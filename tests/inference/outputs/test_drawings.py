@@ -9,8 +9,13 @@ import pytest
 
 from posenet.errors import ConfigError
 from posenet.inference.media.sources import Frame, Source
-from posenet.inference.outputs.drawings import require_display, show_in_window, write_drawing
-from posenet.inference.outputs.output_files import drawing_suffix, output_paths
+from posenet.inference.outputs.output_files import (
+    drawing_suffix,
+    output_paths,
+    require_display,
+    show_in_window,
+    write_drawing,
+)
 from tests.helpers.videos import GREY, full_disk, install_window, read_video
 
 CAMERA = Source("camera", 2)
