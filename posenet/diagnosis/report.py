@@ -1,6 +1,7 @@
-"""The images of the gallery with their people as SVG.
+"""Write the report of a diagnosis: one HTML document, whose tables and charts need no scripts, and a gallery as SVG.
 
-Coordinates are whole numbers on a canvas whose longer side is ``CANVAS``, so that lines and marks have the same size on
+Charts have percentages of their width and height as coordinates, so that they fit any screen. Coordinates in the
+gallery are whole numbers on a canvas whose longer side is ``CANVAS``, so that lines and marks have the same size on
 every image. The page's script reads the ``data-`` attributes of a person: its name (``t0`` ... for annotated people,
 ``r0`` ... for results, ``m0`` ... for the frames of missed people), its partner, its errors, the size of the annotated
 person, and what the list beside the opened image says about it.
@@ -10,22 +11,34 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from posenet.annotations.coco import CocoImage
 from posenet.diagnosis.diagnose import Diagnosis
-from posenet.diagnosis.error_kinds import KEYPOINT_KINDS, SIZES, size_numbers
+from posenet.diagnosis.keypoint_errors import CORRECTIONS, KEYPOINT_KINDS, LOCALISATION
+from posenet.diagnosis.matching import OKS_THRESHOLDS, SIZES, average_precision, size_numbers
 from posenet.errors import DataError
+from posenet.files import write_atomically
 from posenet.images import read_image
 from posenet.progress_bar import progress_bar
 from posenet.skeleton import Skeleton
+from posenet.skeleton.skeleton import noun_of
 
+REPORT_FILE = "report.html"
+STAGES = ("ap", *CORRECTIONS, "inexact")
+"""The stages of ``Diagnosis.precision`` by the names of their ``TEXTS``: ``missed`` stands for ``MISSED_AT_50``."""
+SHOWN_METRICS = ("AP50", "AP75", "APM", "APL", "AR")
+LAYERS = {"truth": "Truth", "result": "Result", "errors": "Errors", "boxes": "Boxes", "pixels": "Image"}
+"""Layers of the images that the reader can switch."""
+NOTHING = "\N{EN DASH}"
+"""Stands for a value that there was nothing to compute from."""
 MAX_IMAGES = 400
 """Images in the gallery; those that cost most."""
 IMAGE_SIDE = 480
@@ -38,7 +51,209 @@ MARGIN = 40
 """Distance of the frame around a person from the keypoints."""
 
 
-def make_tiles(
+class Kind(NamedTuple):
+    """How the page names a kind and explains it."""
+
+    label: str
+    meaning: str
+    verdict: str = ""
+    """The headline if this kind costs most."""
+    remedy: str = ""
+    """What to try."""
+
+
+TEXTS = {
+    "ap": Kind("AP", "The average precision of the results as they are."),
+    "good": Kind("Good", "The keypoint is where it should be: its similarity is at least 0.85."),
+    "miss": Kind(
+        "Misplaced",
+        "A keypoint is far from where it should be, and on that of no other person either.",
+        "Misplaced keypoints cost most",
+        "Train longer, or on more images like those below; see which keypoints and groups of people have most of them.",
+    ),
+    "swap": Kind(
+        "Swap",
+        "A keypoint lies on the same or the mirrored keypoint of another person.",
+        "Keypoints on other people cost most",
+        "Train on more images of people that overlap, or predict at a larger input size.",
+    ),
+    "inversion": Kind(
+        "Inversion",
+        "Left and right of the same person are exchanged.",
+        "Left and right exchanged cost most",
+        "Check left and right in the training labels (posenet annotations lint), then train longer.",
+    ),
+    "jitter": Kind(
+        "Jitter",
+        "A keypoint is near the right place but not exact: its similarity is 0.5 to 0.85.",
+        "Keypoints that are a little off cost most",
+        "Predict at a larger input size; then train longer or with more stacks.",
+    ),
+    "score": Kind(
+        "Score",
+        "The scores rank the results in another order than their true OKS.",
+        "Badly ranked results cost most",
+        "Look at results with high scores where no person is, and at good ones with low scores.",
+    ),
+    "background": Kind(
+        "Background",
+        "A result matches no person. It costs nothing in turn, because corrected scores rank it last.",
+        "Results that match no person cost most",
+        "Look whether they are people that are not annotated; else train on images with such backgrounds.",
+    ),
+    "missed": Kind(
+        "Missed person",
+        "No result matches the person even at OKS 0.50.",
+        "Missed people cost most",
+        "See which sizes and groups are missed; small people need a larger input size.",
+    ),
+    "inexact": Kind(
+        "Inexact",
+        "A result matches the person at OKS 0.50, but not at stricter thresholds, even after the corrections: good "
+        "keypoints are not exact either.",
+        "Inexact keypoints cost most",
+        "Predict at a larger input size; then train longer or with more stacks.",
+    ),
+}
+"""Texts of the kinds on the page, where ``missed`` are the people missed at OKS 0.50, and the rest is ``inexact``."""
+
+
+def write_report(
+    diagnosis: Diagnosis,
+    output_dir: str | Path,
+    images_dir: str | Path | None = None,
+    *,
+    provenance: Mapping[str, str] | None = None,
+    min_score: float = 0.0,
+    progress: bool = True,
+) -> Path:
+    """Write ``report.html``, a page that needs neither a network nor other files, and return its path.
+
+    Args:
+        output_dir: folder of the page, which is created if necessary.
+        images_dir: folder of the images. Without it, the people are drawn on a plain ground.
+        provenance: where the results come from, from name to value; the page states it.
+        min_score: results with a lower score are not drawn at first, as prediction does not show them.
+    """
+    skeleton = diagnosis.matched.skeleton
+    loader = PackageLoader(__package__)
+    environment = Environment(
+        loader=loader,
+        autoescape=True,  # names come from files
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= FILTERS | {"people": lambda count: f"{count:,} {noun_of(count, skeleton.category)}"}
+    style, script = (Markup(loader.get_source(environment, name)[0]) for name in ("style.css", "gallery.js"))
+    costs = _costs(diagnosis)
+    page = environment.get_template("page.html").render(
+        diagnosis=diagnosis,
+        stages=list(zip(STAGES, diagnosis.precision.values())),
+        costs=costs,
+        ap_and_gains=[("ap", diagnosis.ap), *((cost["kind"], cost["gain"]) for cost in costs)],
+        keypoints=_worst_keypoints(diagnosis),
+        tiles=_make_tiles(diagnosis, images_dir, min_score, progress=progress),
+        provenance=provenance,
+        style=style,
+        script=script,
+        skeleton=skeleton,
+        person=skeleton.name_objects("Person"),
+        people=skeleton.people,
+        kinds={kind: Kind(*map(skeleton.name_objects, texts)) for kind, texts in TEXTS.items()},
+        keypoint_kinds=KEYPOINT_KINDS,
+        thresholds=OKS_THRESHOLDS,
+        metrics=SHOWN_METRICS,
+        shown_kinds=(*LOCALISATION, "background", "missed"),
+        sizes=list(SIZES),
+        layers=LAYERS | ({"low": f"Scores below {min_score:g}"} if min_score else {}),
+    )
+    path = Path(output_dir, REPORT_FILE)
+    # A name may hold bytes that are no text.
+    write_atomically(path, page.encode(errors="replace"))
+    return path
+
+
+def _costs(diagnosis: Diagnosis) -> list[dict[str, Any]]:
+    """For all kinds in the order of correction: the AP that it gains in turn and alone, and how often it occurs."""
+    aps = [average_precision(curves) for curves in diagnosis.precision.values()]
+    alone = [average_precision(curves) - diagnosis.ap for curves in diagnosis.alone_precision.values()]
+    alone[-1] -= alone[-2]  # inexact: all who are missed but those missed at OKS 0.50
+    people = noun_of(diagnosis.num_people, diagnosis.matched.skeleton.category)
+    missed = diagnosis.missed_by_threshold
+    found = {kind: pluralize(count, "keypoint") for kind, count in diagnosis.counts.items()} | {
+        "score": NOTHING,
+        "background": f"{pluralize(diagnosis.background_by_threshold[0], 'result')} at OKS 0.50",
+        "missed": f"{missed[0]:,} of {diagnosis.num_people:,} {people}",
+        "inexact": f"{missed[-1] - missed[0]:,} more at OKS 0.95",
+    }
+    return [
+        {"kind": kind, "gain": after - before, "alone": gain_alone, "found": found[kind]}
+        for kind, before, after, gain_alone in zip(STAGES[1:], aps, aps[1:], alone)
+    ]
+
+
+def _worst_keypoints(diagnosis: Diagnosis) -> list[tuple[str, dict[str, int], int]]:
+    """Name, counts and number of labelled keypoints of each keypoint; most errors first."""
+    rows = [(name, counts, sum(counts.values())) for name, counts in diagnosis.keypoints.items()]
+    return sorted(rows, key=lambda row: row[1]["good"] / row[2] if row[2] else 1.0)
+
+
+def format_ap(value: float) -> str:
+    return NOTHING if value < 0 else f"{value:.3f}"
+
+
+def format_gain(value: float) -> str:
+    """A difference with its sign."""
+    text = f"{value:+.3f}".replace("-", "\N{MINUS SIGN}")
+    return text[1:] if float(text[1:]) == 0 else text
+
+
+def format_share(value: float) -> str:
+    return "<0.1 %" if 0 < value < 0.001 else f"{100 * value:.1f} %"
+
+
+def pluralize(count: int, noun: str) -> str:
+    """``1,234 images``, with a separator of thousands."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _percent(value: float) -> str:
+    """A coordinate: where a value is between 0 (0 %) and 1 (100 %)."""
+    return f"{100 * value:.4g}%"
+
+
+def _stack(values: Iterable[tuple[str, float]], total: float = 1.0) -> list[tuple[str, str, str, float]]:
+    """The parts of a stacked bar: kind, start and width as coordinates, and the share of ``total``."""
+    parts = []
+    start = 0.0
+    for kind, value in values:
+        share = max(value, 0.0) / total if total > 0 else 0.0
+        parts.append((kind, _percent(start), _percent(share), share))
+        start += share
+    return parts
+
+
+def _area_path(values: np.ndarray) -> str:
+    """The area below values from 0 to 1 at equal distances, as a path in a frame of 100 by 100."""
+    xs = np.linspace(0, 100, len(values))
+    points = "L".join(f"{x:.4g} {100 - 100 * y:.4g}" for x, y in zip(xs, values))
+    return f"M0 100L{points}L100 100Z"
+
+
+FILTERS = {
+    "ap": format_ap,
+    "gain": format_gain,
+    "count": "{:,}".format,
+    "share": format_share,
+    "pluralize": pluralize,
+    "percent": _percent,
+    "stack": _stack,
+    "area": _area_path,
+}
+
+
+def _make_tiles(
     diagnosis: Diagnosis, folder: str | Path | None, min_score: float, *, progress: bool
 ) -> list[dict[str, Any]]:
     """The images that cost most, the worst first, drawn on those in ``folder``; see ``write_report``.
