@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -115,6 +116,7 @@ class MatchedResults:
                 taken[person] = True
         return scores
 
+    @cached_property
     def best_oks(self) -> np.ndarray:
         """(N,) the highest OKS of every result with a labelled person; 0 in an image without people."""
         rows = np.flatnonzero(self.truth.people[self.pairs.person])

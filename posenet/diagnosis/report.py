@@ -256,24 +256,15 @@ FILTERS = {
 def _make_tiles(
     diagnosis: Diagnosis, folder: str | Path | None, min_score: float, *, progress: bool
 ) -> list[dict[str, Any]]:
-    """The images that cost most, the worst first, drawn on those in ``folder``; see ``write_report``.
-
-    A tile has the truth, with the boxes of crowd regions and people without labelled keypoints; the results, with
-    frames around missed people; and the kinds of errors with their numbers, the most frequent first.
-    """
+    """The images that cost most, the worst first, drawn on those in ``folder``; see ``write_report``."""
     losses = image_losses(diagnosis)
     background = diagnosis.matched.results.image[diagnosis.outcome.background[0]]
     num_background = np.bincount(background, minlength=len(losses))
-    best_oks = diagnosis.matched.best_oks()
-    truth = diagnosis.matched.truth
-    tiles = []
     chosen = np.lexsort((-num_background, -losses))[:MAX_IMAGES].tolist()
+    tiles = []
     for index in progress_bar(chosen, "report", len(chosen), disable=not progress or folder is None):
         image = diagnosis.images[index]
         scale = CANVAS / max(image.width, image.height)
-        rows = np.flatnonzero((truth.image == index) & truth.people).tolist()
-        people = {row: f"t{number}" for number, row in enumerate(rows)}
-        results, badges = _draw_results(diagnosis, index, people, best_oks, scale, min_score)
         jpeg, note = (b"", NO_FOLDER) if folder is None else _read_small_image(Path(folder), image)
         tile = {
             "image": image,
@@ -281,12 +272,9 @@ def _make_tiles(
             "height": round(image.height * scale),
             "jpeg": base64.b64encode(jpeg).decode(),
             "note": note,
-            "people": _draw_truth(diagnosis, index, people, scale),
-            "results": results,
-            "badges": badges.most_common(),
             "loss": float(losses[index]),
         }
-        tiles.append(tile)
+        tiles.append(tile | _draw_people(diagnosis, index, scale, min_score))
     return tiles
 
 
@@ -317,34 +305,22 @@ def _read_small_image(folder: Path, image: CocoImage) -> tuple[bytes, str]:
     return cv2.imencode(".jpg", small, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])[1].tobytes(), note
 
 
-def _draw_truth(diagnosis: Diagnosis, index: int, people: Mapping[int, str], scale: float) -> Markup:
-    """The annotations of an image; ``people`` are the rows and names of those who are to be found."""
-    truth = diagnosis.matched.truth
-    ignored = np.flatnonzero((truth.image == index) & ~truth.people).tolist()
-    parts = [_rect("box ignored", truth.boxes[row] * scale) for row in ignored]
-    for row, name in people.items():
-        facts = f"{_size(diagnosis, row)}, {truth.labelled[row].sum()} labelled"
-        box = _rect("box", truth.boxes[row] * scale)
-        limbs = _draw_skeleton(truth.keypoints[row], truth.labelled[row], scale, diagnosis.matched.skeleton)
-        parts.append(_person(name, "", [], _size(diagnosis, row), facts, box + limbs))
-    return Markup("".join(parts))
+def _draw_people(diagnosis: Diagnosis, index: int, scale: float, min_score: float) -> dict[str, Any]:
+    """What a tile shows on its image.
 
-
-def _draw_results(
-    diagnosis: Diagnosis,
-    index: int,
-    people: Mapping[int, str],
-    best_oks: np.ndarray,
-    scale: float,
-    min_score: float,
-) -> tuple[Markup, Counter[str]]:
-    """The results in an image with frames around missed people, and how many errors of each kind they have.
-
-    ``best_oks`` is the highest OKS of every result of the data set with any person.
+    ``people``: the truth, with the boxes of crowd regions and people without labelled keypoints. ``results``, with
+    frames around missed people. ``badges``: the kinds of errors with their numbers, the most frequent first.
     """
-    matched, outcome = diagnosis.matched, diagnosis.outcome
-    is_background = outcome.background[0]
-    parts = []
+    matched, outcome, truth = diagnosis.matched, diagnosis.outcome, diagnosis.matched.truth
+    in_image = truth.image == index
+    people = {row: f"t{number}" for number, row in enumerate(np.flatnonzero(in_image & truth.people).tolist())}
+    sizes = {row: list(SIZES)[int(size_numbers(truth.areas[row]))] for row in people}
+    shown = [_rect("box ignored", truth.boxes[row] * scale) for row in np.flatnonzero(in_image & ~truth.people)]
+    for row, name in people.items():
+        facts = f"{sizes[row]}, {truth.labelled[row].sum()} labelled"
+        limbs = _draw_skeleton(truth.keypoints[row], truth.labelled[row], scale, matched.skeleton)
+        shown.append(_person(name, "", [], sizes[row], facts, _rect("box", truth.boxes[row] * scale) + limbs))
+    results = []
     badges: Counter[str] = Counter()
     for number, row in enumerate(range(*np.searchsorted(matched.results.image, [index, index + 1]).tolist())):
         keypoints, person = matched.results.keypoints[row], int(matched.person[row])
@@ -355,24 +331,24 @@ def _draw_results(
         errors = [f"{kind}:{k}" for k, kind in wrong.items()]
         shapes = _draw_skeleton(keypoints, present, scale, matched.skeleton)
         for k, kind in wrong.items():
-            right = matched.truth.keypoints[person, k] * scale
+            right = truth.keypoints[person, k] * scale
             shapes += _draw_mark(kind, keypoints[k] * scale if present[k] else right, right)
-        if is_background[row]:
+        if outcome.background[0, row]:
             errors.append("background")
             shapes += _frame("background", keypoints[present] * scale)
         badges.update(error.partition(":")[0] for error in errors)
-        facts = f"score {matched.results.scores[row]:.3f}, OKS at best {best_oks[row]:.3f}"
+        score = matched.results.scores[row]
+        facts = f"score {score:.3f}, OKS at best {matched.best_oks[row]:.3f}"
         if not outcome.counted[0, row]:
             facts += ", in a crowd region, which does not count"
-        is_low = bool(matched.results.scores[row] < min_score)
-        size = _size(diagnosis, person) if person >= 0 else ""
-        parts.append(_person(f"r{number}", people.get(person, ""), errors, size, facts, shapes, is_low))
+        partner, size = people.get(person, ""), sizes.get(person, "")
+        results.append(_person(f"r{number}", partner, errors, size, facts, shapes, bool(score < min_score)))
     for row, name in people.items():
         if outcome.missed[0, row]:
             badges["missed"] += 1
-            frame = _frame("missed", matched.truth.keypoints[row, matched.truth.labelled[row]] * scale)
-            parts.append(_person(name.replace("t", "m"), name, ["missed"], _size(diagnosis, row), "", frame))
-    return Markup("".join(parts)), badges
+            frame = _frame("missed", truth.keypoints[row, truth.labelled[row]] * scale)
+            results.append(_person(name.replace("t", "m"), name, ["missed"], sizes[row], "", frame))
+    return {"people": Markup("".join(shown)), "results": Markup("".join(results)), "badges": badges.most_common()}
 
 
 def _person(
@@ -382,11 +358,6 @@ def _person(
         f'<g class="person{" low" * is_low}" data-person="{name}" data-partner="{partner}" '
         f'data-errors="{" ".join(errors)}" data-size="{size}" data-facts="{facts}">{shapes}</g>\n'
     )
-
-
-def _size(diagnosis: Diagnosis, row: int) -> str:
-    """The name of the size of an annotated person."""
-    return list(SIZES)[int(size_numbers(diagnosis.matched.truth.areas[row]))]
 
 
 def _draw_skeleton(keypoints: np.ndarray, present: np.ndarray, scale: float, skeleton: Skeleton) -> str:
