@@ -18,7 +18,7 @@ from typing import Any
 
 from posenet.errors import ConfigError, DataError, PosenetError
 from posenet.inference.media.sources import find_sources
-from posenet.inference.outputs.people_files import ImageIds, record_of, write_json
+from posenet.inference.outputs.people_files import image_numbers, record_of, write_json
 from posenet.inference.predict import predict
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
@@ -165,7 +165,7 @@ def _make_page(
                         return
                     frame = result.frame
                     shown = dataclasses.replace(result, frame=dataclasses.replace(frame, source=named))
-                    write(named, record_of(shown, ImageIds([named])))
+                    write(named, record_of(shown, image_numbers([named])))
                     rows.extend(_rows(result)[: MAX_ROWS - len(rows)])
                     if frame.number is not None:
                         progress((frame.number + 1, frame.number + frame.expected or None), unit="frames")

@@ -31,10 +31,10 @@ from posenet.inference.outputs.output_files import (
     write_drawing,
 )
 from posenet.inference.outputs.people_files import (
-    ImageIds,
     LinesFile,
     Record,
     Write,
+    image_numbers,
     record_of,
     write_coco,
     write_csv,
@@ -299,7 +299,7 @@ class _Run:
             files = [resolve_link(Path(file)) for file in outputs.files if not is_standard_output(file)]
             files += itertools.chain.from_iterable(map(outputs.of_source, todo))
             remove_leftovers(*(path for path in files if path.parent.is_dir()))
-        self.ids = ImageIds(summary.sources)
+        self.numbers = image_numbers(summary.sources)
         with contextlib.ExitStack() as stack:
             stack.enter_context(name_file_in_errors(", ".join([*outputs.files, *outputs.folders])))
             if lines:
@@ -408,7 +408,7 @@ class _Run:
                     assert result.maps is not None  # the predictor keeps them
                     drawn = draw_heatmap_sheet(frame.image, result.maps, result.skeleton, drawing)
                     write_image(sheet if frame.number is None else sheet / f"{frame.number:06d}.jpg", drawn)
-            record = record_of(result, self.ids)
+            record = record_of(result, self.numbers)
             for write in writers:
                 write(frame.source, record)
             return record

@@ -12,7 +12,7 @@ from typing import Any, cast
 import av
 import numpy as np
 from av.packet import Packet
-from av.stream import Stream
+from av.stream import Disposition, Stream
 from av.video.reformatter import Colorspace, VideoReformatter
 from av.video.stream import VideoStream
 
@@ -80,9 +80,12 @@ class PyAVReader:
             remedy = "check the address, or download it" if path is None else "it may be cut off or damaged"
             raise DataError(f"{name} cannot be opened as a video: {error.strerror}; {remedy}") from error
         stream = self._container.streams.best("video")
-        if stream is None or stream.codec_context is None:
+        if stream is None or stream.codec_context is None or Disposition.attached_pic in stream.disposition:
             self._container.close()
-            raise DataError(f"{name} has no images in a codec that FFmpeg knows; convert it to MP4 (H.264)")
+            raise DataError(
+                f"{name} has no images in a codec that FFmpeg knows, or only the cover of its sound; convert it to MP4 "
+                "(H.264)"
+            )
         self._stream = cast(VideoStream, stream)
         # Threads that decode several frames at a time would delay a live stream by as many frames. They would also
         # return the frame of an earlier packet, in which an image file has its EXIF data.

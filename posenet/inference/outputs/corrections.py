@@ -19,10 +19,10 @@ from posenet.errors import ConfigError, DataError
 from posenet.files import atomic_replacement, check_outputs, resolve_link, write_atomically
 from posenet.inference.media.sources import Source
 from posenet.inference.outputs.people_files import (
-    ImageIds,
     Record,
     Write,
     edges_of,
+    image_numbers,
     listed_names,
     record_of,
     write_coco,
@@ -60,11 +60,11 @@ def export_results(results: Iterable[Result], path: str | Path, format: Correcti
     chosen = choose_format(path, sources, format)
     check_outputs([path], [source.path for source in sources if source.path is not None], overwrite=True)
     skeleton = readable[0].skeleton
-    ids = ImageIds(sources)
+    numbers = image_numbers(sources)
     is_coco = chosen == "coco"
     with write_coco(path, sources, skeleton) if is_coco else write_corrections(path, skeleton, chosen) as write:
         for result in readable:
-            write(result.frame.source, record_of(result, ids))
+            write(result.frame.source, record_of(result, numbers))
 
 
 def choose_format(path: Path, sources: Iterable[Source], format: CorrectionFormat | None = None) -> CorrectionFormat:

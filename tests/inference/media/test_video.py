@@ -333,3 +333,16 @@ def test_photographs_with_exif_data_in_a_video_are_upright(tmp_path: Path, suffi
         expected = decode_image(np.frombuffer(data, np.uint8))
         assert frame.image.shape == expected.shape
         assert abs(frame.image.astype(int) - expected).mean() < 12
+
+
+def test_sound_with_a_cover_is_no_video(tmp_path: Path) -> None:
+    path = tmp_path / "song.m4a"
+    with av.open(str(path), "w", format="mp4") as container:
+        cover = container.add_stream("mjpeg", rate=1)
+        cover.width, cover.height, cover.pix_fmt = 64, 48, "yuvj420p"
+        cover.disposition = av.stream.Disposition.attached_pic
+        packet = av.Packet(encode(grey_image(1)))
+        packet.stream, packet.pts, packet.dts, packet.time_base = cover, 0, 0, Fraction(1)
+        container.mux(packet)
+    [frame] = read_frames(path)
+    assert str(path) in str(frame.error) and "cover" in str(frame.error)
