@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 from pathlib import Path
@@ -23,6 +22,7 @@ from posenet.inference.tracking.tracker import track_people
 from posenet.settings import InferenceConfig, TrackingConfig
 from tests.helpers.moving_people import person_at
 from tests.helpers.spot_networks import SpotNetwork, spot_image
+from tests.helpers.videos import write_spot_video
 
 RATE = 25
 VIDEO = Source("video", Path("a.mp4"))
@@ -249,11 +249,8 @@ def test_a_stream_of_images_in_memory_is_tracked_and_smoothed_if_asked_for(caplo
 
 
 def test_people_of_videos_are_tracked_and_smoothed(tmp_path: Path) -> None:
-    video = pytest.importorskip("posenet.inference.media.video")
-    clip = tmp_path / "clip.mp4"
-    with contextlib.closing(video.VideoWriter(clip, (98, 132), 10)) as writer:
-        for number in range(12):
-            writer.write(spot_image(98, 132, (40 + 2 * number, 20), (60 + 2 * number, 60), 4), number / 10)
+    pytest.importorskip("av", reason="needs PyAV (the extra video)")
+    clip = write_spot_video(tmp_path / "clip.mp4", 12)
 
     def people(**options: Any) -> list[dict[str, Any]]:
         predict(clip, PREDICTOR, json=tmp_path / "p.json", overwrite=True, progress=False, **options)
