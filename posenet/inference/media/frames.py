@@ -214,18 +214,14 @@ def _read_animation(source: Source, selection: FrameSelection) -> Iterator[Frame
     """The selected images of a file."""
     data = read_input(str(source.path)) if source.url is None else download_bytes(source.url)
     image = open_with_pillow(io.BytesIO(data))
-    places = image_places(image) if image is not None else []
-    if image is None or not places:
+    if image is None:
         raise DataError(f"{source.name} is damaged: no image can be decoded; copy it or save it again")
+    places = image_places(image)
     begin_ms = 0.0
     first_selected: int | None = None
     for number, place in enumerate(places):
-        try:
-            image.seek(place)
-            image.load()  # only this reads the time in some formats
-        except Exception as error:
-            text = f"image {number} of {len(places)} of {source.name} cannot be decoded"
-            raise DataError(f"{text} ({to_single_line(str(error))}); save it again") from error
+        image.seek(place)
+        image.load()  # only this reads the time in some formats
         seconds = begin_ms / 1000
         # Pages follow each other at the rate of a video.
         is_page = image.format == "TIFF"

@@ -19,7 +19,6 @@ from av.video.stream import VideoStream
 from posenet.errors import DataError
 from posenet.images import apply_orientation, is_jpeg, parse_header
 from posenet.inference.media.sources import MAX_UNREADABLE_IN_A_ROW, Frame, FrameSelection, Source, plausible_rate
-from posenet.messages import to_single_line
 
 MAX_MISSING_SHARE = 0.05
 """Share of its length that may be missing at the end of a video: lengths in headers are rough."""
@@ -142,12 +141,7 @@ class PyAVReader:
                 first_selected = number
             if (number - first_selected) % selection.stride:
                 continue
-            try:
-                image = self.image()
-            except Exception as error:
-                text = f"frame {number} of {name} cannot be used ({to_single_line(str(error))})"
-                yield Frame(self.source, error=DataError(text))
-                continue
+            image = self.image()
             rate = self.rate / selection.stride
             expected = max(0, math.ceil((min(self.length, end) - seconds) * rate - 0.5))
             yield Frame(self.source, image, number, seconds, rate, self.aspect, expected)

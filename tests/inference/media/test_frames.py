@@ -84,7 +84,7 @@ def test_an_animation_that_is_cut_off_gives_the_images_before(tmp_path: Path) ->
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     *frames, last = read_frames(path)
     assert 3 < len(frames) < 20 and not any(frame.error for frame in frames)
-    assert last.error is None or f"image {len(frames)} of {len(frames) + 1} of {path}" in str(last.error)
+    assert last.error is None or f"{path} cannot be read" in str(last.error)
 
 
 class Strange(Exception):
