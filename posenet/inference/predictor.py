@@ -198,7 +198,7 @@ class Predictor:
             if not (track or smooth):
                 yield from results
                 return
-            from posenet.inference.tracking.results import track_people  # a part that can be removed
+            from posenet.inference.tracking.tracker import track_people  # a part that can be removed
 
             tracking = dataclasses.replace(self.tracking, smooth=self.tracking.smooth or smooth)
             yield from track_people(results, tracking)
