@@ -18,7 +18,7 @@ from hypothesis import settings
 from posenet.inference.networks import RUNTIMES
 from tests.helpers.drawn_data import build_both
 from tests.helpers.drawn_people import write_dataset
-from tests.helpers.spot_data import export_spot_network
+from tests.helpers.spot_networks import export_spot_network
 
 # Forked processes lack OpenMP's other threads, and would wait for them forever.
 torch.set_num_threads(1)

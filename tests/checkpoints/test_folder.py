@@ -19,8 +19,7 @@ from posenet.checkpoints.file import read_checkpoint
 from posenet.checkpoints.folder import STATUS_FILE, CheckpointFolder, CheckpointWriter, RunStatusFile, run_lock
 from posenet.errors import CheckpointError
 from posenet.settings import CheckpointConfig
-from tests.helpers.locks import locked_by_another_process, other_process_can_lock
-from tests.helpers.process_runs import wait_for_exit
+from tests.helpers.process_runs import locked_by_another_process, other_process_can_lock, wait_for_exit
 
 
 def save_steps(folder: CheckpointFolder, *steps: int) -> None:

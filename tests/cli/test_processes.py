@@ -20,7 +20,7 @@ from posenet.errors import DataError, PosenetError
 from tests.helpers.chairs import write_chairs
 from tests.helpers.process_groups import fork_ranks
 from tests.helpers.process_runs import fork_process, wait_for_exit
-from tests.helpers.spot_data import write_spot_split
+from tests.helpers.spot_networks import write_spot_split
 
 STARTED = 7
 """Exit status of the processes, where a test does not start them."""

@@ -33,7 +33,7 @@ from posenet.errors import ConfigError
 from tests.helpers.process_groups import fork_ranks
 from tests.helpers.process_runs import wait_for_exit
 from tests.helpers.source_files import ROOT
-from tests.helpers.spot_data import write_spot_split
+from tests.helpers.spot_networks import write_spot_split
 from tests.helpers.tiny_training import TINY, Recorder, Stores, data_settings, last, train_tiny
 
 SCRIPT = """
