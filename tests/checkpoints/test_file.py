@@ -100,6 +100,15 @@ def test_an_entry_that_is_marked_as_a_folder_is_refused(content: bytes, tmp_path
         read_checkpoint(path)
 
 
+def test_compressed_entries_which_may_unpack_to_much_are_refused(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "compressed.pth"
+    with zipfile.ZipFile(io.BytesIO(content)) as source, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as target:
+        for name in source.namelist():
+            target.writestr(name, source.read(name))
+    with pytest.raises(DamagedCheckpointError, match="compressed.pth"):
+        read_checkpoint(path)
+
+
 def test_files_of_other_programs_load(tmp_path: Path) -> None:
     path = tmp_path / "PoseNet_52_epoch.pth"
     for legacy in (True, False):
@@ -154,15 +163,6 @@ def test_no_code_in_a_checkpoint_is_run(tmp_path: Path) -> None:
     assert not trace.exists()
 
 
-def zip_bomb(path: Path, state: dict[str, Any]) -> None:
-    torch.save(state, path)
-    with zipfile.ZipFile(path) as source:
-        entries = {name: source.read(name) for name in source.namelist()}
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as target:
-        for name, data in entries.items():
-            target.writestr(name, data + bytes(2**28) if "/data/" in name else data)
-
-
 def huge_tensor(path: Path, state: dict[str, Any]) -> None:
     torch.save(state | {"model": {"a": torch.zeros(1).expand(2**40)}}, path)
 
@@ -185,7 +185,7 @@ def billion_laughs(path: Path, state: dict[str, Any]) -> None:
 
 @linux_only
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("bomb", [zip_bomb, huge_tensor, huge_legacy_storage, billion_laughs])
+@pytest.mark.parametrize("bomb", [huge_tensor, huge_legacy_storage, billion_laughs])
 def test_a_checkpoint_takes_no_more_memory_than_it_has(tmp_path: Path, bomb: Callable[..., None]) -> None:
     path = tmp_path / "bomb.pth"
     config = config_to_dict(load_config(None, ["model.stacks=1", "model.width=16", "model.growth=2"]))
