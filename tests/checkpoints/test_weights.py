@@ -98,6 +98,9 @@ def test_our_checkpoint_loads_with_its_settings_as_far_as_they_still_exist(
     assert "ignored: log.format" in caplog.text
     with pytest.raises(CheckpointError, match="another architecture"):
         load_model(path, load_config(None, ["model.stacks=2"], base=TINY))
+    torch.save({"model": model.state_dict() | {"extra.weight": torch.ones(1)}, "config": tables}, path)
+    with pytest.raises(CheckpointError, match="1 tensors .*extra.weight"):
+        load_model(path)
 
 
 def test_load_weights_reports_what_does_not_fit_and_loads_the_rest(
