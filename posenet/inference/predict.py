@@ -20,7 +20,7 @@ from posenet.files import is_standard_output, name_file_in_errors, remove_leftov
 from posenet.images import write_image
 from posenet.inference.media.frames import is_single_input, read_frames, require_pyav
 from posenet.inference.media.sources import Source, find_sources, parse_standard_input
-from posenet.inference.outputs.corrections import choose_format, write_corrections
+from posenet.inference.outputs.corrections import check_format, write_corrections
 from posenet.inference.outputs.output_files import (
     Outputs,
     PredictionOptions,
@@ -207,7 +207,7 @@ def predict(
         require_display()
     sources = _find_inputs(inputs, chosen)
     if chosen.export:
-        choose_format(Path(chosen.export), sources)
+        check_format(Path(chosen.export), sources)
     outputs = choose_outputs(sources, chosen, other_inputs)
     try:
         lines = LinesFile(outputs.lines, resume=chosen.resume) if outputs.lines else None
@@ -353,7 +353,7 @@ class _Run:
             return write_coco(path, sources, skeleton)
         if option == "csv":
             return write_csv(path, skeleton)
-        return write_corrections(path, skeleton, choose_format(path, sources))
+        return write_corrections(path, skeleton)
 
     def _write_source(self, source: Source, results: Iterable[Result]) -> None:
         """Write the outputs of one source, which are complete when this returns.

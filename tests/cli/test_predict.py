@@ -474,12 +474,3 @@ def test_a_cut_line_and_the_frames_of_an_unfinished_video_are_written_again(
     path.write_bytes(kept[cut] if isinstance(cut, str) else whole[:-cut])
     assert predict(*names, "--json", path, "--resume") == 0
     assert path.read_bytes() == whole
-
-
-def test_several_processes_of_a_launcher_are_refused(
-    predict: Predict, inputs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}.items():
-        monkeypatch.setenv(name, value)
-    assert predict(inputs) == 2
-    assert "give each process a part of the list from standard input, see posenet docs scale" in capsys.readouterr().err

@@ -10,7 +10,7 @@ import pytest
 from posenet.inference.tracking.motion import Motion, Smoother, person_sizes
 from posenet.person import Person
 from posenet.skeleton import COCO
-from tests.helpers.moving_people import person_at
+from tests.helpers.rendered_maps import person_at
 
 SIGMAS = np.array(COCO.sigmas)
 FOUND = np.ones((1, 17), bool)

@@ -20,7 +20,7 @@ from posenet.inference.result import Result
 from posenet.inference.tracking.motion import KEEP_SECONDS
 from posenet.inference.tracking.tracker import track_people
 from posenet.settings import InferenceConfig, TrackingConfig
-from tests.helpers.moving_people import person_at
+from tests.helpers.rendered_maps import person_at
 from tests.helpers.spot_networks import SpotNetwork, spot_image
 from tests.helpers.videos import write_spot_video
 
