@@ -27,7 +27,7 @@ Outline = list[list[float]] | np.ndarray | None
 
 MAX_STORED_RUN = 2**16 - 1
 """The largest 16-bit number."""
-MAX_SIDE = 65535
+MAX_MASK_SIDE = 65535
 """Largest height and width of an image, and largest coordinate of an outline. A JPEG cannot be larger."""
 MAX_OUTLINE = 2e6
 """Largest perimeter of a polygon in pixels, as the sum of the distances along both axes."""
@@ -69,7 +69,7 @@ def _is_polygon(polygon: Any) -> bool:
         return False
     # Rasterising samples every edge: huge coordinates or long zigzags would need gigabytes of memory.
     low, high = min(polygon), max(polygon)
-    if not (low >= -MAX_SIDE and high <= MAX_SIDE and math.isfinite(sum(polygon))):
+    if not (low >= -MAX_MASK_SIDE and high <= MAX_MASK_SIDE and math.isfinite(sum(polygon))):
         return False
     if len(polygon) * (high - low) <= MAX_OUTLINE:  # no edge is longer than high - low on either axis
         return True

@@ -37,7 +37,7 @@ from posenet.annotations.coco import (
 from posenet.annotations.image_files import ImageFiles, groups_of_copies
 from posenet.annotations.outlines import (
     EDGE_MARGIN,
-    MAX_SIDE,
+    MAX_MASK_SIDE,
     Outline,
     boxes_around,
     decode_columns,
@@ -225,7 +225,7 @@ def _list_images(entries: list[Entry], said: Adjustments) -> _Images:
     sizes = np.zeros((len(entries), 2), np.int64)
     for row, entry in enumerate(entries):
         size = [canonical_id(entry.get(key)) for key in ("height", "width")]
-        sizes[row] = [side if isinstance(side, int) and 0 < side <= MAX_SIDE else 0 for side in size]
+        sizes[row] = [side if isinstance(side, int) and 0 < side <= MAX_MASK_SIDE else 0 for side in size]
     row_of: dict[object, int] = {}
     firsts = np.array([row_of.setdefault(value, row) for row, value in enumerate(values)], int)
     is_second = firsts != np.arange(len(entries))

@@ -29,7 +29,6 @@ from posenet.downloading import download_bytes
 from posenet.errors import ConfigError, DataError
 from posenet.files import read_input
 from posenet.images import (
-    MAX_REASON,
     ChannelOrder,
     ImageInput,
     download_image,
@@ -49,7 +48,7 @@ from posenet.inference.media.sources import (
     find_sources,
     plausible_rate,
 )
-from posenet.messages import to_single_line
+from posenet.messages import MAX_REASON, to_single_line
 from posenet.threads import map_in_threads, read_ahead
 
 if TYPE_CHECKING:
