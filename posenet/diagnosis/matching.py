@@ -78,11 +78,6 @@ class Results:
     scores: np.ndarray  # (N,)
     num_left_out: int  # results of images that have more than ``MAX_RESULTS``, which it does not use
 
-    @property
-    def areas(self) -> np.ndarray:
-        """(N,) area of the box around all keypoints, as ``pycocotools`` computes it."""
-        return np.asarray(np.ptp(self.keypoints[..., :2], axis=1).prod(axis=1))
-
 
 def read_results(
     results: str | Path | Sequence[Mapping[str, Any]],
