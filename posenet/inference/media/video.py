@@ -19,6 +19,7 @@ from av.video.stream import VideoStream
 from posenet.errors import DataError
 from posenet.images import apply_orientation, is_jpeg, parse_header
 from posenet.inference.media.sources import MAX_UNREADABLE_IN_A_ROW, Frame, FrameSelection, Source, plausible_rate
+from posenet.messages import MAX_REASON, to_single_line
 
 MAX_MISSING_SHARE = 0.05
 """Share of its length that may be missing at the end of a video: lengths in headers are rough."""
@@ -141,7 +142,12 @@ class PyAVReader:
                 first_selected = number
             if (number - first_selected) % selection.stride:
                 continue
-            image = self.image()
+            try:
+                image = self.image()
+            except Exception as error:
+                reason = to_single_line(str(error))[:MAX_REASON]
+                yield Frame(self.source, error=DataError(f"frame {number} of {name} cannot be used ({reason})"))
+                continue
             rate = self.rate / selection.stride
             expected = max(0, math.ceil((min(self.length, end) - seconds) * rate - 0.5))
             yield Frame(self.source, image, number, seconds, rate, self.aspect, expected)
