@@ -1,8 +1,8 @@
 """The COCO evaluation with arrays over all images: people, results, who matches whom, and the precision that follows.
 
-A diagnosis needs some thirty evaluations of the same results, also without what is missed at each OKS threshold.
+A diagnosis needs fourteen evaluations of the same results, and others without what is missed at each OKS threshold.
 ``pycocotools`` compares one result with one person at a time, in Python; here are the same numbers for all images at
-once.
+once, in the time of one of its evaluations.
 """
 
 from __future__ import annotations
