@@ -29,13 +29,6 @@ video = pytest.importorskip("posenet.inference.media.video")
 VARIABLE_TIMES = [0.0, 0.04, 0.1, 0.15, 0.6, 1.2, 1.81, 2.4]
 
 
-def write_images(path: Path, images: Sequence[np.ndarray], times: Sequence[float], rate: float = 10) -> Path:
-    with contextlib.closing(video.VideoWriter(path, images[0].shape[:2], rate)) as writer:
-        for image, seconds in zip(images, times):
-            writer.write(image, seconds)
-    return path
-
-
 @pytest.mark.parametrize("suffix", sorted(WRITABLE_VIDEO_SUFFIXES))
 def test_a_written_video_is_read_back_with_its_rate_size_and_times(tmp_path: Path, suffix: str) -> None:
     path = write_video(tmp_path / f"bild ü{suffix}")
@@ -57,7 +50,10 @@ def test_a_written_video_is_read_back_with_its_rate_size_and_times(tmp_path: Pat
 def test_every_image_keeps_its_time(tmp_path: Path, suffix: str) -> None:
     images = [grey_image(number) for number in range(8)]
     # Those of a video of which the first seconds are skipped do not begin at 0.
-    path = write_images(tmp_path / f"x{suffix}", images, [7 + seconds for seconds in VARIABLE_TIMES], 8 / 2.5)
+    path = tmp_path / f"x{suffix}"
+    with contextlib.closing(video.VideoWriter(path, (48, 64), 8 / 2.5)) as writer:
+        for image, seconds in zip(images, VARIABLE_TIMES):
+            writer.write(image, 7 + seconds)
     np.testing.assert_allclose([frame.seconds for frame in read_video(path)], VARIABLE_TIMES, atol=1e-3)
     with av.open(str(path)) as container:
         assert container.start_time == 0
@@ -135,8 +131,6 @@ def test_videos_are_turned_and_mirrored_as_their_metadata_say(
         new_y += shown.shape[0] - 1 if min(b, d) < 0 else 0
         np.testing.assert_array_equal(shown[new_y, new_x], stored[y, x])
     assert np.array_equal(np.sort(shown.ravel()), np.sort(stored.ravel()))
-    if matrix == QUARTER_TURN:
-        np.testing.assert_array_equal(shown, cv2.rotate(stored, cv2.ROTATE_90_CLOCKWISE))
 
 
 def test_pixels_that_are_not_square_keep_their_aspect(tmp_path: Path) -> None:
