@@ -8,7 +8,6 @@ from typing import TypeGuard
 
 from posenet.annotations.coco import remedy_for_format
 from posenet.errors import DataError
-from posenet.files import read_input
 from posenet.messages import command_line
 from posenet.settings.experiments import experiment_names
 
@@ -17,8 +16,6 @@ DATA_SUFFIXES = (*YAML_SUFFIXES, ".json", ".xml", ".csv", ".mat", ".slp", ".nwb"
 """What annotations are called; experiments end in .toml, and stores in .h5."""
 SHOWN_FILES = 5
 """Number of file names in a message."""
-MAX_BEGINNING = 4096
-"""So many bytes of a file show whether it has annotations or results."""
 SPLIT_FOLDERS = ("train", "valid", "val")
 """Folders that an export may give each split, with its annotations and images."""
 
@@ -101,15 +98,6 @@ def _words(path: Path) -> set[str]:
 
 
 def _texts_in(*folders: Path) -> list[Path]:
-    """The .json files in folders, of which some may not exist; those that are results, with scores, are left out."""
+    """The .json files in folders, of which some may not exist."""
     files = [path for folder in folders if folder.is_dir() for path in folder.iterdir()]
-    return sorted(path for path in files if path.suffix.lower() == ".json" and not _are_results(path))
-
-
-def _are_results(path: Path) -> bool:
-    """Whether a file begins as a list of results does."""
-    try:
-        beginning = read_input(path, MAX_BEGINNING)
-    except OSError:
-        return False
-    return beginning.lstrip().startswith(b"[") and b'"score"' in beginning and b'"image_id"' in beginning
+    return sorted(path for path in files if path.suffix.lower() == ".json")

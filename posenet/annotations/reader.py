@@ -380,17 +380,13 @@ def _compare_sizes(images: _Images, said: Adjustments) -> _Images:
 def _swap_sizes(images: _Images, columns: AnnotationColumns, said: Adjustments) -> _Images:
     """Swap height and width of the images whose keypoints fit only the displayed image, though the size is that of
     the stored pixels: keypoints in it, and some far outside the stored pixels."""
-    is_turned = np.isin(images.turns, QUARTER_TURNS)
-    rows = np.flatnonzero(is_turned[columns.image_rows])
-    image_rows, is_labelled = columns.image_rows[rows], columns.is_labelled[rows]
-    points = columns.keypoints[rows, :, :2]
-    sizes = images.sizes[image_rows][:, None, ::-1]
-    is_far = is_labelled & (points > sizes + FAR_OUTSIDE * sizes.max(axis=2, keepdims=True)).any(axis=2)
-    fits_turned = ((points >= -EDGE_MARGIN) & (points <= sizes[..., ::-1] + EDGE_MARGIN)).all(axis=2)
-    has_far, has_misfit = np.zeros((2, len(images.names)), bool)
-    has_far[image_rows[is_far.any(axis=1)]] = True
-    has_misfit[image_rows[(is_labelled & ~fits_turned).any(axis=1)]] = True
-    is_swapped = is_turned & has_far & ~has_misfit
+    is_swapped = np.zeros(len(images.names), bool)
+    for row in np.flatnonzero(np.isin(images.turns, QUARTER_TURNS)).tolist():
+        is_own = columns.image_rows == row
+        points = columns.keypoints[is_own, :, :2][columns.is_labelled[is_own]]
+        size = images.sizes[row]
+        fits_displayed = ((points >= -EDGE_MARGIN) & (points <= size + EDGE_MARGIN)).all()
+        is_swapped[row] = fits_displayed and (points > size[::-1] + FAR_OUTSIDE * size.max()).any()
     said.add_rows("derived", "exif-swapped", is_swapped, images.names)
     sizes = np.where(is_swapped[:, None], images.sizes[:, ::-1], images.sizes)
     return replace(images, sizes=sizes, turns=np.where(is_swapped, 1, images.turns))
