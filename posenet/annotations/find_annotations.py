@@ -64,8 +64,13 @@ def is_yolo(file: Path) -> bool:
 def _search_folder(folder: Path) -> tuple[Path, Path | None]:
     """The annotations of a folder: the folder itself if all of its files are one set; its data.yaml, or COCO files for
     train and val, or its only file."""
-    if _is_one_set(folder):
-        return folder, None
+    try:
+        from posenet.annotations.importing.formats import open_set_of_files
+    except ModuleNotFoundError:  # a part of the package that may be left out
+        pass
+    else:
+        if open_set_of_files(folder) is not None:
+            return folder, None
     tables = [path for path in sorted(folder.iterdir()) if is_yolo(path)]
     # Roboflow's export has train/_annotations.coco.json and valid/_annotations.coco.json.
     texts = _texts_in(folder, folder / "annotations") or _texts_in(*(folder / name for name in SPLIT_FOLDERS))
@@ -82,14 +87,6 @@ def _search_folder(folder: Path) -> tuple[Path, Path | None]:
     if not commands:
         raise DataError(f"{folder} has no file of annotations; give the file itself")
     raise DataError(f"{folder} has several files of annotations; give one of them: {', or '.join(commands)}")
-
-
-def _is_one_set(folder: Path) -> bool:
-    try:
-        from posenet.annotations.importing.formats import open_set_of_files
-    except ModuleNotFoundError:  # a part of the package that may be left out
-        return False
-    return open_set_of_files(folder) is not None
 
 
 def _words(path: Path) -> set[str]:

@@ -76,10 +76,8 @@ IGNORED_REGIONS = ("ignore_regions_x", "ignore_regions_y")
 """PoseTrack18's polygons of an image in which people are not annotated."""
 CROWD_FLAGS = {"none": False, "": False, "0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
 """What ``iscrowd`` may be, as a text in lower case."""
-MIN_EXAMPLES = 20
-"""At least this many people are needed to recognise percentages."""
-MIN_PERCENT_SIDE = 200
-"""Percentages are recognised if the longer side of half of the images is larger than this, in pixels."""
+MIN_EXAMPLES, MIN_PERCENT_SIDE = 20, 200
+"""Percentages are recognised in so many people, if the longer side of half of the images is larger, in pixels."""
 BEYOND = 1.1
 """Boxes that are fractions of the image end before this; and a box that is written as two corners is recognised if x,
 y, width, height would end beyond this many image widths or heights, as in more than half of COCO's people."""
@@ -255,15 +253,13 @@ def _find_files(images: _Images, folder: Path | None, said: Adjustments) -> _Ima
     Labelling tools write paths on their server, or relative to another folder, and some sets only the last part. If
     two images would get the same file, both stay as they are.
     """
-    found = list(map(_without_way_out, images.names))
+    found = {name: _without_way_out(name) for name in images.names}
     if folder is not None:
-        files = ImageFiles(folder)
-        for row, name in enumerate(images.names):
-            path = files.find(name)
-            if path is not None and path != folder / name:
-                found[row] = path.relative_to(folder).as_posix()
-    uses = Counter(itertools.compress(found, images.is_kept))
-    names = [new if uses[new] == 1 else old for old, new in zip(images.names, found)]
+        for name, path in ImageFiles(folder).find_all(found).items():
+            if path != folder / name:
+                found[name] = path.relative_to(folder).as_posix()
+    uses = Counter(found[name] for name in itertools.compress(images.names, images.is_kept))
+    names = [found[name] if uses[found[name]] == 1 else name for name in images.names]
     said.add_rows("derived", "paths", [old != new for old, new in zip(images.names, names)], names)
     is_no_name = [not name or not name.isprintable() or name != _without_way_out(name) for name in names]
     return replace(images, names=names).leave_out("file-name", np.array(is_no_name, bool), images.ids, said)
@@ -654,11 +650,9 @@ def _to_numbers(values: Any) -> np.ndarray | None:
 
 def _to_column(lists: list[Any], width: int) -> np.ndarray:
     """(A, width) numbers; zeros for what has no such numbers."""
-    column = _to_numbers(lists)  # the usual form, at once
-    if column is None or column.shape != (len(lists), width):
-        arrays = map(_to_numbers, lists)
-        rows = [array if array is not None and array.shape == (width,) else np.zeros(width) for array in arrays]
-        column = np.reshape(rows, (len(lists), width))
+    arrays = map(_to_numbers, lists)
+    rows = [array if array is not None and array.shape == (width,) else np.zeros(width) for array in arrays]
+    column = np.reshape(rows, (len(lists), width))
     column[~(abs(column) < MAX_NUMBER).all(axis=1)] = 0
     return column
 
