@@ -242,8 +242,8 @@ def _bridging_parts(names: Sequence[str], parts: Sequence[Pair], left_right: Seq
     bridges: dict[frozenset[str], Pair] = {}
     for middle in sorted(middles, key=lambda name: len(neighbours[name])):
         for a, b in itertools.combinations(sorted(neighbours[middle], key=names.index), 2):
-            added = {frozenset(pair): pair for pair in _with_mirror_images([(a, b)], left_right)}
+            added = _with_mirror_images([(a, b)], left_right)
             is_full = len(parts) + len(bridges) + len(added) > max(PARTS_PER_KEYPOINT * len(names), 3)
             if b not in neighbours[a] and not is_full:
-                bridges = added | bridges
+                bridges |= {frozenset(pair): pair for pair in added if frozenset(pair) not in bridges}
     return list(bridges.values())
