@@ -107,9 +107,9 @@ class _Images:
     turns: np.ndarray  # (N,) int64: the EXIF orientation by which the annotations are still to be turned; 1 for none
     is_kept: Mask
 
-    def leave_out(self, code: str, is_faulty: Mask, ids: Ids, said: Adjustments) -> _Images:
+    def leave_out(self, code: str, is_faulty: Any, ids: Ids, said: Adjustments) -> _Images:
         """Leave out the kept ones that are faulty, unless they are many."""
-        is_left_out = said.leave_out_few(code, is_faulty & self.is_kept, ids, int(self.is_kept.sum()))
+        is_left_out = said.leave_out_few(code, np.array(is_faulty, bool) & self.is_kept, ids, int(self.is_kept.sum()))
         return replace(self, is_kept=self.is_kept & ~is_left_out)
 
 
@@ -262,7 +262,7 @@ def _find_files(images: _Images, folder: Path | None, said: Adjustments) -> _Ima
     names = [found[name] if uses[found[name]] == 1 else name for name in images.names]
     said.add_rows("derived", "paths", [old != new for old, new in zip(images.names, names)], names)
     is_no_name = [not name or not name.isprintable() or name != _without_way_out(name) for name in names]
-    return replace(images, names=names).leave_out("file-name", np.array(is_no_name, bool), images.ids, said)
+    return replace(images, names=names).leave_out("file-name", is_no_name, images.ids, said)
 
 
 def _without_way_out(name: str) -> str:

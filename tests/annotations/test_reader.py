@@ -356,13 +356,6 @@ class TestImages:
                 assert all(not (Path("x") / image.file_name).is_absolute() for image in file.images)
                 assert all(".." not in Path(image.file_name).parts for image in file.images)
 
-    def test_sizes_are_read_from_the_files(self, tmp_path: Path) -> None:
-        folder = write_images(tmp_path / "images", people_document())
-        content = changed(setting("images", 0, width=None), setting("images", 1, height=0))
-        file = read(content, folder=folder)
-        assert file.document == people_document() and found(file)["size"][0] == "derived"
-        assert kinds(read(changed(setting("images", 0, width=None)))) == {"image-size": "left out"}
-
     @pytest.mark.parametrize("exif_frame", ["stored", "displayed"])
     @pytest.mark.parametrize("orientation", [1, 3, 6])
     def test_a_missing_size_is_read_from_the_file(self, tmp_path: Path, orientation: int, exif_frame: Any) -> None:
@@ -370,11 +363,12 @@ class TestImages:
         (tmp_path / "a.jpg").write_bytes(drawn.data)
         x, y = drawn.centres[exif_frame]
         content = document([1], [person(1, 1, (x - 16, y - 16, 32, 32))])
-        content["images"][0] = {"id": 1, "file_name": "a.jpg"}
+        content["images"][0] = {"id": 1, "file_name": "a.jpg", "height": 0}
         file = read(content, folder=tmp_path, exif_frame=exif_frame, opens_images=True)
         assert (file.images[0].height, file.images[0].width) == drawn.sizes["displayed"]
         assert file.columns.boxes[0, :2] + 16 == pytest.approx(drawn.centres["displayed"], abs=1)
-        assert ("exif-by-setting" in kinds(file)) == (orientation == 3)
+        assert ("exif-by-setting" in kinds(file)) == (orientation == 3) and kinds(file)["size"] == "derived"
+        assert "image-size" in kinds(read(content))
 
     @pytest.mark.parametrize("y", [165, 5000], ids=["a little", "outside the displayed image, too"])
     def test_a_keypoint_outside_the_stored_pixels_does_not_swap_their_size(self, tmp_path: Path, y: float) -> None:
