@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 
 from posenet.annotations.coco import list_image_files
-from posenet.annotations.main_persons import describe_others
+from posenet.annotations.people import describe_others
 from posenet.cli.logging_setup import print_message
 from posenet.cli.options import (
     add_config_options,
@@ -28,8 +28,7 @@ from posenet.cli.options import (
     read_image_ids,
 )
 from posenet.data.build import MAX_UNREADABLE, BuildReport, build_store
-from posenet.data.inspection import compute_statistics, verify_store
-from posenet.data.store import Store
+from posenet.data.store import Store, compute_statistics, verify_store
 from posenet.data.store_list import count_background, open_data_sets, require_store_files
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError

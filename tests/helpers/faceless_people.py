@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from posenet.data.store import Store
-from posenet.data.store_writer import open_store_writer
+from posenet.data.store import Store, open_store_writer
 from posenet.skeleton import Skeleton
 from posenet.skeleton.skeleton import KeypointMapping
 from posenet.skeleton.skeleton_file import skeleton_from_table

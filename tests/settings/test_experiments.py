@@ -63,9 +63,9 @@ def test_an_experiment_means_what_it_meant_in_version_0_6(name: str) -> None:
 def test_the_constants_of_earlier_settings_are_those_of_the_formulas() -> None:
     formulas = {
         "model.linear_std": posenet.LINEAR_STD,
-        "augment.jitter_hue": augment.JITTER_HUE,
-        "augment.jitter_saturation": augment.JITTER_SATURATION,
-        "augment.jitter_value": augment.JITTER_VALUE,
+        "augment.jitter_hue": augment.JITTER[0],
+        "augment.jitter_saturation": augment.JITTER[1],
+        "augment.jitter_value": augment.JITTER[2],
         "augment.cutout": augment.CUTOUT,
         "targets.part_margin": targets.PART_MARGIN,
         "targets.threshold": targets.THRESHOLD,

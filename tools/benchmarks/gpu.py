@@ -41,7 +41,7 @@ from posenet.model.posenet import PoseNet
 from posenet.settings import Config, config_to_dict, load_config
 from posenet.synthetic.dataset import write_dataset
 from posenet.training.log import TrainingCallback
-from posenet.training.loop import TrainingResult
+from posenet.training.run import TrainingResult
 
 ROOT = Path(__file__).parents[2]
 SMALL = "model.stacks=1 model.width=16 model.growth=2 train.input_size=64 inference.height=128 train.amp=off".split()
