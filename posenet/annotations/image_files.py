@@ -11,12 +11,11 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path, PureWindowsPath
 from typing import TypeVar
 
-from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.files import sha256_of
 from posenet.images import IMAGE_SUFFIXES
 from posenet.progress_bar import progress_bar
-from posenet.threads import map_in_threads
+from posenet.threads import map_in_threads, usable_cores
 
 Key = TypeVar("Key", bound=Hashable)
 

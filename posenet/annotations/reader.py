@@ -48,7 +48,6 @@ from posenet.annotations.outlines import (
     parse_outline,
     polygons_to_mask,
 )
-from posenet.devices.cpu import usable_cores
 from posenet.errors import ConfigError, DataError
 from posenet.images import (
     MAX_PIXELS,
@@ -65,7 +64,7 @@ from posenet.progress_bar import progress_bar
 from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import Skeleton
 from posenet.skeleton.known_names import canonical_names
-from posenet.threads import map_in_threads
+from posenet.threads import map_in_threads, usable_cores
 
 UNLISTED = -1
 """Row of an image or category that is not listed."""

@@ -54,7 +54,6 @@ from posenet.data.store import (
     open_store_writer,
 )
 from posenet.data.store_list import count_background, find_stored_files, open_data_sets
-from posenet.devices.cpu import usable_cores
 from posenet.errors import ConfigError, DataError
 from posenet.files import read_input, resolve_link, sha256_of, write_atomically
 from posenet.images import (
@@ -71,7 +70,7 @@ from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import COCO, Skeleton, load_skeleton
 from posenet.skeleton.skeleton import list_names
 from posenet.skeleton.skeleton_file import BUILT_IN, skeleton_to_toml
-from posenet.threads import map_in_threads
+from posenet.threads import map_in_threads, usable_cores
 
 MAX_ID_DIGITS = 18
 """Most digits of a file name that is an image id: all such numbers have 64 bits."""

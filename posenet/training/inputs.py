@@ -36,8 +36,7 @@ from posenet.extensions import digest_of_code
 from posenet.files import sha256_of
 from posenet.messages import truncate_for_message
 from posenet.settings import Config, DataSetConfig, DataSets, config_to_dict, load_config
-from posenet.settings.experiments import named_experiment
-from posenet.settings.reading import DATA_KEYS, TRAINING_CODE_KEYS
+from posenet.settings.reading import DATA_KEYS, TRAINING_CODE_KEYS, named_experiment
 
 RUNS_FOLDER = Path("checkpoints")
 """Parent of the default folder of a run."""

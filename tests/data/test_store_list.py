@@ -16,8 +16,7 @@ from posenet.settings import AugmentConfig, DataSetConfig
 from posenet.skeleton import COCO
 from posenet.skeleton.skeleton import KeypointMapping
 from posenet.skeleton.skeleton_file import skeleton_from_table
-from tests.helpers.batches import same_batch
-from tests.helpers.drawn_data import make_record, split_store, write_store
+from tests.helpers.drawn_data import make_record, same_batch, split_store, write_store
 from tests.helpers.faceless_people import FACELESS, write_faceless_store
 
 

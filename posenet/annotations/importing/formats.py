@@ -121,7 +121,7 @@ def _has(content: Any, keys: str) -> bool:
     The only key of XML is the name of its root.
     """
     if isinstance(content, ElementTree.Element):
-        return content.tag == keys
+        return bool(content.tag == keys)
     first = content[0] if isinstance(content, list) and content else content
     for path in keys.split():
         key, _, inner = path.partition(".")

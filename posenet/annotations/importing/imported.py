@@ -19,13 +19,12 @@ import numpy as np
 
 from posenet.annotations.coco import COCO_CATEGORY, Entry
 from posenet.annotations.image_files import find_images_near
-from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError, PosenetError
 from posenet.images import read_header, write_image
 from posenet.messages import to_single_line
 from posenet.progress_bar import progress_bar
 from posenet.skeleton import COCO
-from posenet.threads import map_in_threads
+from posenet.threads import map_in_threads, usable_cores
 
 DECIMALS = 3
 """Decimals of coordinates and areas."""

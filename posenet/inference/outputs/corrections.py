@@ -18,7 +18,7 @@ import numpy as np
 from posenet.errors import ConfigError, DataError
 from posenet.files import atomic_replacement, check_outputs, resolve_link, write_atomically
 from posenet.inference.media.sources import Source
-from posenet.inference.outputs.people_files import ImageIds, Record, Write, edges_of, listed_names, record_of
+from posenet.inference.outputs.people_files import Record, Write, edges_of, image_numbers, listed_names, record_of
 from posenet.inference.result import Result
 from posenet.skeleton import Skeleton
 
@@ -44,10 +44,10 @@ def export_results(results: Iterable[Result], path: str | Path) -> None:
     sources = list(dict.fromkeys(result.frame.source for result in readable))
     check_format(path, sources)
     check_outputs([path], [source.path for source in sources if source.path is not None], overwrite=True)
-    ids = ImageIds(sources)
+    numbers = image_numbers(sources)
     with write_corrections(path, readable[0].skeleton) as write:
         for result in readable:
-            write(result.frame.source, record_of(result, ids))
+            write(result.frame.source, record_of(result, numbers))
 
 
 def check_format(path: Path, sources: Iterable[Source]) -> None:
