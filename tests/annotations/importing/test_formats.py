@@ -355,7 +355,8 @@ def test_several_points_in_one_shape_of_cvat_are_numbered_keypoints(tmp_path: Pa
         f'<annotations><image id="0" name="000000000001.jpg" width="9" height="9">{shape}</image></annotations>'
     )
     found = read_annotations(path)
-    assert found.document["categories"][0]["name"] == "kite"
+    [category] = found.document["categories"]
+    assert (category["name"], category["keypoints"]) == ("kite", ["keypoint_1", "keypoint_2", "keypoint_3"])
     assert found.document["annotations"][0]["keypoints"] == [1.5, 2, 2, 3, 4.25, 2, 5, 6, 2]
 
 
