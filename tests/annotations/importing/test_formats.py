@@ -38,7 +38,8 @@ from tests.helpers.other_formats import (
 
 CONTENT = document([1, 2], [person(1, 1, (10, 20, 50, 60)), person(2, 1, (90, 20, 50, 60), labelled=9), person(3, 2)])
 for _entry in CONTENT["annotations"]:
-    _entry["keypoints"][5] = 1  # the left eye is hidden
+    for _place in (5, 47):  # the left eye and the left ankle are hidden, where they are labelled
+        _entry["keypoints"][_place] = min(_entry["keypoints"][_place], 1)
 CONTENT["categories"][0]["skeleton"] = [[16, 14], [14, 12], [1, 2]]
 
 
