@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
@@ -35,6 +36,7 @@ from tests.helpers.other_formats import (
     write_ochuman,
     write_yolo_pose,
 )
+from tests.helpers.videos import write_video
 
 CONTENT = document([1, 2], [person(1, 1, (10, 20, 50, 60)), person(2, 1, (90, 20, 50, 60), labelled=9), person(3, 2)])
 for _entry in CONTENT["annotations"]:
@@ -365,6 +367,20 @@ def test_the_order_and_the_edges_of_cvat_are_those_of_its_skeleton(tmp_path: Pat
     [category] = read_annotations(write(tmp_path, write_cvat_xml)).document["categories"]
     assert category["keypoints"] == CONTENT["categories"][0]["keypoints"]
     assert category["skeleton"] == CONTENT["categories"][0]["skeleton"]
+
+
+def test_the_frames_of_a_video_of_cvat_are_written(tmp_path: Path) -> None:
+    pytest.importorskip("av", reason="needs PyAV to make the video")
+    path = write(tmp_path, write_cvat_xml, kind="video")
+    shutil.rmtree(path.parent / "images")
+    with pytest.raises(DataError, match="frames of a.mp4, which are not in"):
+        read_annotations(path)
+    write_video(path.parent / "a.mp4", 2, (120, 160))
+    found = read_annotations(path)
+    assert found.folder == path.parent / "annotations_frames"
+    compare(found)
+    first, second = (read_image(found.folder / f"a_{number:06d}.png").mean() for number in (0, 1))
+    assert first + 5 < second
 
 
 BOMB = "<!DOCTYPE a [<!ENTITY b0 'many'>" + "".join(f"<!ENTITY b{n} '{f'&b{n - 1};' * 10}'>" for n in range(1, 10))
