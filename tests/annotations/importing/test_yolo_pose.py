@@ -246,13 +246,13 @@ def test_a_file_that_cannot_be_read_is_named(data_file: Path) -> None:
     label = labels_of(data_file)[1]
     label.unlink()
     label.mkdir()
-    with pytest.raises(DataError, match=f"cannot open {label}"):
+    with pytest.raises(DataError, match=f"cannot use {label}"):
         read_annotations(data_file)
     data_file.write_text("- 7")
     with pytest.raises(DataError, match=f"{data_file} is not a data.yaml"):
         read_annotations(data_file)
     data_file.unlink()
-    with pytest.raises(DataError, match=f"cannot open {data_file}: No such file"):
+    with pytest.raises(DataError, match=f"cannot use {data_file}: No such file"):
         read_annotations(data_file)
 
 
