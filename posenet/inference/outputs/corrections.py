@@ -161,9 +161,9 @@ def _write_sleap(path: Path, skeleton: Skeleton, found: Sequence[Found]) -> None
         group = source if "frame" in record else (record["height"], record["width"])
         videos.setdefault(group, []).append((source, record))
     frames = []
-    for group, own in videos.items():
+    for key, own in videos.items():
         paths = [os.path.abspath(str(source.path)) for source, _ in own]
-        is_video = isinstance(group, Source)
+        is_video = isinstance(key, Source)
         video = sleap_io.Video(paths[0], open_backend=False) if is_video else sleap_io.Video.from_filename(paths)
         for index, (_, record) in enumerate(own):
             instances = []
