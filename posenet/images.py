@@ -102,7 +102,7 @@ def find_images(
             files = [path]
         else:
             if os.path.lexists(item):  # perhaps a FIFO, or a loop of links
-                with _data_errors(path):
+                with image_errors(path):
                     require_regular_file(path)
             files = sorted(match for match in map(Path, glob.glob(item, recursive=True)) if match.is_file())
         if not files:
@@ -148,7 +148,7 @@ def read_image_file(path: str | Path) -> np.ndarray:
 
 def read_image(path: str | Path) -> np.ndarray:
     """Read an image file as ``decode_image`` does; ``DataError`` if it cannot be read or decoded."""
-    with _data_errors(path):
+    with image_errors(path):
         return decode_image(read_image_file(path))
 
 
@@ -156,7 +156,7 @@ def read_reduced_image(
     path: str | Path, reduction_of: Callable[[tuple[int, int]], int]
 ) -> tuple[np.ndarray, tuple[int, int]]:
     """Read an image file as ``decode_reduced_image`` does; ``DataError`` if it cannot be read or decoded."""
-    with _data_errors(path):
+    with image_errors(path):
         return decode_reduced_image(read_image_file(path), reduction_of)
 
 
@@ -171,12 +171,13 @@ def read_header(path: str | Path) -> ImageHeader:
 
 def read_oriented_header(path: str | Path) -> ImageHeader | None:
     """Read the header of a file whose format may have an EXIF orientation; None of others, which are not decoded."""
-    with _data_errors(path), open_input(path) as file:
+    with image_errors(path), open_input(path) as file:
         return _parse_opened_header(file)
 
 
 @contextlib.contextmanager
-def _data_errors(path: str | Path) -> Iterator[None]:
+def image_errors(path: str | Path) -> Iterator[None]:
+    """Within this context, the errors of reading and decoding a file become ``DataError``, which names it."""
     try:
         yield
     except OSError as error:
@@ -427,7 +428,7 @@ def download_image(url: str) -> np.ndarray:
     ``DataError`` if it cannot be downloaded, is too large, or is not an image that can be decoded.
     """
     data = np.frombuffer(download_bytes(url), np.uint8)
-    with _data_errors(without_credentials(url)):
+    with image_errors(without_credentials(url)):
         return decode_image(data)
 
 
