@@ -26,18 +26,21 @@ import numpy as np
 
 from posenet.annotations.adjustments import MAX_LINE, Adjustments
 from posenet.annotations.coco import AnnotationFile, CocoImage, describe_counts, read_document
-from posenet.annotations.copies import groups_of_copies
 from posenet.annotations.find_annotations import is_yolo
-from posenet.annotations.main_persons import (
+from posenet.annotations.image_files import groups_of_copies
+from posenet.annotations.outlines import encode_mask
+from posenet.annotations.people import (
     CLEAR_AREA,
     MIN_AREA,
+    CocoDataset,
     count_others,
     describe_others,
+    people_of,
     person_masks,
+    read_dataset,
+    scale_people,
     select_main_persons,
 )
-from posenet.annotations.outlines import encode_mask
-from posenet.annotations.people import CocoDataset, people_of, read_dataset, scale_people
 from posenet.annotations.reader import read_annotation_file
 from posenet.annotations.skeleton_draft import COMMENTS, SkeletonDraft, draft_skeleton
 from posenet.data.store import (
@@ -51,7 +54,6 @@ from posenet.data.store import (
     open_store_writer,
 )
 from posenet.data.store_list import count_background, find_stored_files, open_data_sets
-from posenet.devices.cpu import usable_cores
 from posenet.errors import ConfigError, DataError
 from posenet.files import read_input, resolve_link, sha256_of, write_atomically
 from posenet.images import (
@@ -69,7 +71,7 @@ from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import COCO, Skeleton, load_skeleton
 from posenet.skeleton.skeleton import list_names
 from posenet.skeleton.skeleton_file import BUILT_IN, skeleton_to_toml
-from posenet.threads import map_in_threads
+from posenet.threads import map_in_threads, usable_cores
 
 MAX_ID_DIGITS = 18
 """Most digits of a file name that is an image id: all such numbers have 64 bits."""

@@ -38,7 +38,6 @@ from typing import IO, Annotated, Any, NamedTuple, get_type_hints
 import h5py
 import numpy as np
 
-from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.files import (
     atomic_replacement,
@@ -53,7 +52,7 @@ from posenet.images import check_image, decode_checked_image, is_jpeg
 from posenet.progress_bar import progress_bar
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton_file import skeleton_from_table, skeleton_to_table
-from posenet.threads import map_in_threads
+from posenet.threads import map_in_threads, usable_cores
 
 FORMAT = "posenet store"
 """Value of the attribute ``format`` of every store."""

@@ -14,13 +14,12 @@ from typing import NamedTuple
 import numpy as np
 
 from posenet.data.store import NO_PERSON, Record, Store, make_image_keys, missing_store
-from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.files import read_input
 from posenet.settings import DataConfig, DataSets
 from posenet.skeleton import Skeleton
-from posenet.skeleton.data_set_mapping import KeypointMapping
-from posenet.threads import map_in_threads
+from posenet.skeleton.skeleton import KeypointMapping
+from posenet.threads import map_in_threads, usable_cores
 
 
 class SampleCounts(NamedTuple):

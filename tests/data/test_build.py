@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from posenet.annotations.main_persons import person_masks, select_main_persons
-from posenet.annotations.people import read_dataset
+from posenet.annotations.people import person_masks, read_dataset, select_main_persons
 from posenet.annotations.skeleton_draft import draft_skeleton
 from posenet.data.build import BuildReport, build_store
 from posenet.data.dataset import PoseDataset

@@ -17,8 +17,7 @@ from posenet.data.store_list import open_data_sets
 from posenet.errors import ConfigError, DataError
 from posenet.extensions import allow
 from posenet.settings import AugmentConfig, load_config
-from tests.helpers.batches import same_batch, same_batches
-from tests.helpers.drawn_data import flip_bit, make_record, write_store
+from tests.helpers.drawn_data import flip_bit, make_record, same_batch, same_batches, write_store
 from tests.helpers.tiny_training import train_tiny, weights
 
 SIZE = (64, 128)

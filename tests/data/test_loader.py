@@ -26,7 +26,7 @@ from posenet.data.store import Store
 from posenet.data.store_list import SampleCounts
 from posenet.errors import DataError
 from posenet.settings import AugmentConfig
-from tests.helpers.batches import same_batches
+from tests.helpers.drawn_data import same_batches
 from tests.helpers.process_runs import fork_process, limit_of_time, wait_for_exit
 
 MakeLoader = Callable[..., BatchLoader]

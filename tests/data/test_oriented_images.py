@@ -12,12 +12,15 @@ from posenet.data.build import build_store
 from posenet.data.dataset import PoseDataset
 from posenet.data.store import Store, verify_store
 from posenet.errors import DataError
+from posenet.inference.evaluation import evaluate
+from posenet.inference.predictor import Predictor
+from posenet.inference.result import Result
 from posenet.person import Person
-from posenet.settings import AugmentConfig, ExifFrame
+from posenet.settings import AugmentConfig, ExifFrame, InferenceConfig
 from posenet.skeleton import COCO
 from tests.helpers.drawn_data import document, make_record, person, write_annotations, write_store
-from tests.helpers.evaluations import evaluate_people
 from tests.helpers.oriented_images import BLOCK, OrientedImage, lit_centre, oriented_image
+from tests.helpers.spot_networks import SpotNetwork
 
 NOSE = COCO.keypoints.index("nose")
 DISPLAYED = [(orientation, "displayed") for orientation in range(1, 9)]
@@ -93,13 +96,17 @@ def test_a_prediction_at_the_lit_block_has_ap_1(tmp_path: Path, orientation: int
     offsets[0] = 0
     turned = {1: offsets, 3: -offsets, 6: np.stack([-offsets[:, 1], offsets[:, 0]], axis=1)}
 
-    def predict(pixels):
-        for image in pixels:
-            points = lit_centre(image) + turned[orientation if frame == "stored" else 1]
-            keypoints = np.concatenate([points, np.full((17, 1), 2)], axis=1)[None]
-            yield [Person(COCO.to_network_order(keypoints)[0], 1.0, COCO)]
+    class BlockPredictor(Predictor):
+        def decode_batch(self, pending, maps, frames):
+            return [Result(image, [self.person_at(lit_centre(image.image))]) for image in frames]
 
-    evaluation = evaluate_people(predict, images, annotations, exif_frame=frame)
+        def person_at(self, centre):
+            points = centre + turned[orientation if frame == "stored" else 1]
+            keypoints = np.concatenate([points, np.full((17, 1), 2)], axis=1)[None]
+            return Person(COCO.to_network_order(keypoints)[0], 1.0, COCO)
+
+    predictor = BlockPredictor(SpotNetwork(), InferenceConfig(height=64))
+    evaluation = evaluate(predictor, images, annotations, exif_frame=frame, progress=False)
     assert evaluation.metrics["AP"] == pytest.approx(1)
 
 

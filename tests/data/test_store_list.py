@@ -14,10 +14,9 @@ from posenet.data.store_list import StoreList, find_shared_images, find_stored_f
 from posenet.errors import DataError
 from posenet.settings import AugmentConfig, DataSetConfig
 from posenet.skeleton import COCO
-from posenet.skeleton.data_set_mapping import KeypointMapping
+from posenet.skeleton.skeleton import KeypointMapping
 from posenet.skeleton.skeleton_file import skeleton_from_table
-from tests.helpers.batches import same_batch
-from tests.helpers.drawn_data import make_record, split_store, write_store
+from tests.helpers.drawn_data import make_record, same_batch, split_store, write_store
 from tests.helpers.faceless_people import FACELESS, write_faceless_store
 
 
