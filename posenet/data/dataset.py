@@ -104,7 +104,6 @@ class PoseDataset(Dataset[Batch]):
         self.store = store = Store(store) if isinstance(store, (str, Path)) else store
         self.rows = sample_rows(store, framing)
         self.size = size
-        self.framing = framing
         if augment is not None and not store.skeleton.mirror:
             augment = replace(augment, flip_probability=0.0)  # the other random numbers stay the same
         self.augment = augment
