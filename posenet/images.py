@@ -7,6 +7,7 @@ need the extra ``heif``.
 from __future__ import annotations
 
 import contextlib
+import functools
 import glob
 import io
 import logging
@@ -363,12 +364,20 @@ def _to_8_bits(image: np.ndarray) -> np.ndarray:
     """Scale a uint16 image to uint8: the largest number of the smallest usual depth that holds all becomes 255.
 
     Cameras of 12 bits write their numbers into the lower bits of 16. A dark photograph of 16 bits becomes brighter by
-    that; where people are does not depend on it.
+    that, and a message says so; where people are does not depend on it.
     """
     brightest = int(image.max())
-    largest = next(2**depth - 1 for depth in _BIT_DEPTHS if brightest < 2**depth)
+    depth = next(depth for depth in _BIT_DEPTHS if brightest < 2**depth)
+    if depth < 16 and brightest:
+        _log_bit_depth(depth)
+    largest = 2**depth - 1
     scaled: np.ndarray = (image.astype(np.uint32) * 255 + largest // 2) // largest
     return scaled.astype(np.uint8)
+
+
+@functools.cache  # once for each depth
+def _log_bit_depth(depth: int) -> None:
+    _log.warning("images of 16 bits whose brightest pixel is below %d are read as images of %d bits", 2**depth, depth)
 
 
 def _decode_with_opencv(data: np.ndarray, flags: int) -> np.ndarray:
