@@ -61,6 +61,7 @@ from posenet.images import (
     check_proportions,
     decode_checked_image,
     find_images,
+    image_errors,
     read_image_file,
     require_image_folder,
 )
@@ -184,25 +185,23 @@ def build_store(
         or (background and image.id in empty)
         or select_main_persons(dataset.people[image.id], minimum)
     ]
-    if len(requested) > len(empty) and all(image.id in empty for image in suitable):
+    shows_nobody = background and len(empty) == len(requested)
+    if not shows_nobody and all(image.id in empty for image in suitable):
         raise DataError(
             f"no {skeleton.category} in {dataset.path} has {minimum} labelled keypoints and an area of {MIN_AREA} "
             f"square pixels, as a sample needs: {describe_others(others) or 'there is none'}; posenet annotations lint "
-            "checks it"
+            "checks it, and background=True stores images without annotations"
         )
     chosen = suitable[:limit]
-    if not chosen and empty:
-        raise DataError(f"{dataset.path} has only images without annotations; background=True stores them")
 
     def prepare(image: CocoImage) -> _Entry | str:
         """The entry of an image, or the reason why it cannot be used."""
         path = folder / image.file_name
         try:
-            return _read_entry(path, image, dataset, max_side)
+            with image_errors(path):
+                return _read_entry(path, image, dataset, max_side)
         except DataError as error:
             return f"{error} (image {image.id})"
-        except (OSError, ValueError) as error:
-            return f"{path} (image {image.id}): {getattr(error, 'strerror', None) or error}"
 
     too_small = num_resized = num_shrunk = 0
     skipped: list[str] = []
