@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import av
+import cv2
 import numpy as np
 from av.packet import Packet
 from av.stream import Disposition, Stream
@@ -237,6 +238,7 @@ class VideoWriter:
         exact_rate = Fraction(max(rate, MIN_WRITTEN_RATE)).limit_denominator(1001)
         # AVI has no times: its frames follow each other at the rate of its clock.
         self._time_base = Fraction(1, TICKS_PER_SECOND) if suffix != ".avi" else 1 / exact_rate
+        self._size = size
         self._last_tick = -1
         self._start: float | None = None
         self._reformatter = VideoReformatter()
@@ -257,8 +259,14 @@ class VideoWriter:
     def write(self, image: np.ndarray, seconds: float) -> None:
         """Append a (H, W, 3) BGR uint8 image that is shown from ``seconds`` on; times increase, from any first one.
 
-        An image of another size than the first is resized.
+        An image of another shape gets black borders, and one of another size is resized: nothing is distorted.
         """
+        (height, width), (rows, columns) = self._size, image.shape[:2]
+        if abs(rows * width - columns * height) > max(height, width):  # more than a rounded pixel
+            below = max(0, round(columns * height / width) - rows)
+            beside = max(0, round(rows * width / height) - columns)
+            borders = below // 2, below - below // 2, beside // 2, beside - beside // 2
+            image = cv2.copyMakeBorder(image, *borders, cv2.BORDER_CONSTANT)
         if self._start is None:
             self._start = seconds
         time = seconds - self._start

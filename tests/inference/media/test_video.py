@@ -46,6 +46,24 @@ def test_a_written_video_is_read_back_with_its_rate_size_and_times(tmp_path: Pat
         assert frame.seconds == pytest.approx(frames[frame.number or 0].seconds)
 
 
+@pytest.mark.parametrize("size, borders", [((64, 48), (0, 14)), ((24, 64), (12, 0)), ((96, 128), (0, 0))])
+def test_images_of_another_shape_are_not_distorted(
+    tmp_path: Path, size: tuple[int, int], borders: tuple[int, int]
+) -> None:
+    """As in a video whose frames change their shape: black borders fill the rest."""
+    path = tmp_path / "x.mp4"
+    with contextlib.closing(video.VideoWriter(path, (48, 64), 1)) as writer:
+        writer.write(np.full((48, 64, 3), 90, np.uint8), 0)
+        writer.write(np.full((*size, 3), 200, np.uint8), 1)
+    first, second = (frame.image[..., 0] for frame in read_video(path))
+    assert abs(first.astype(int) - 90).max() < 8
+    above, left = borders
+    is_bright = second > 150
+    rows, columns = np.flatnonzero(is_bright.any(axis=1)), np.flatnonzero(is_bright.any(axis=0))
+    np.testing.assert_allclose([rows[0], 47 - rows[-1]], above, atol=1)
+    np.testing.assert_allclose([columns[0], 63 - columns[-1]], left, atol=1)
+
+
 @pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".mov"])
 def test_every_image_keeps_its_time(tmp_path: Path, suffix: str) -> None:
     images = [grey_image(number) for number in range(8)]
