@@ -33,8 +33,7 @@ from posenet.inference.pipeline import predict_frames
 from posenet.inference.result import Result
 from posenet.messages import truncate_for_message
 from posenet.settings import Config, InferenceConfig
-from posenet.settings.heights import advise_on_height
-from posenet.settings.sections import MAX_SIDE
+from posenet.settings.sections import MAX_SIDE, advise_on_height
 from posenet.skeleton import Skeleton, load_skeleton
 from posenet.visualization.drawing import MIN_SCORE
 
@@ -199,7 +198,7 @@ class Predictor:
             if not (track or smooth):
                 yield from results
                 return
-            from posenet.inference.tracking.results import track_people  # a part that can be removed
+            from posenet.inference.tracking.tracker import track_people  # a part that can be removed
 
             tracking = dataclasses.replace(self.tracking, smooth=self.tracking.smooth or smooth)
             yield from track_people(results, tracking)

@@ -32,8 +32,7 @@ from posenet.visualization.drawing import MIN_SCORE
 from tests.helpers.drawn_data import document, person, write_annotations
 from tests.helpers.image_bytes import encode, with_orientation
 from tests.helpers.networks import write_checkpoint
-from tests.helpers.spot_data import write_spot_split
-from tests.helpers.spot_networks import LinearSpotNetwork, spot_image
+from tests.helpers.spot_networks import LinearSpotNetwork, spot_image, write_spot_split
 
 
 @pytest.fixture
