@@ -123,13 +123,14 @@ def test_a_network_of_the_user_is_converted_on_request_and_not_kept(
 
 
 def test_few_images_run_in_pytorch_unless_the_checkpoint_is_converted(
-    checkpoint: Path, home: Path, fake_conversion: Mock
+    checkpoint: Path, home: Path, fake_conversion: Mock, caplog: pytest.LogCaptureFixture
 ) -> None:
     def backend(num_images: int | None) -> str:
         network = Predictor(checkpoint, device="cpu", amp="off", num_images=num_images).network
         return "torch" if isinstance(network, TorchNetwork) else fake_conversion.call_args.args[1]
 
     assert backend(1) == backend(FEW_IMAGES) == "torch" and not home.exists()
+    assert caplog.text.count("runs with PyTorch") == 2
     runtime = backend(FEW_IMAGES + 1)
     assert runtime != "torch" and backend(1) == backend(None) == runtime
 

@@ -89,6 +89,9 @@ def test_what_cannot_run_an_exported_file_is_refused(spot_file: Path, monkeypatc
         Predictor(spot_file, backend="openvino")
     with pytest.raises(ConfigError, match="tiny.pth needs PyTorch"):
         Predictor("tiny.pth")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="nothing here runs exported files"):
+        Predictor(spot_file)
 
 
 def _rename_output(model: Any) -> None:
