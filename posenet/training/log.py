@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 
 TEXT_LOG = "log.txt"
 DRAWINGS_FOLDER = "pictures"
-SAMPLES_FILE = "samples.jpg"
-"""Some training samples as the network gets them; see ``train._draw_samples``."""
+SAMPLES_FILE = "samples.jpg"  # some training samples as the network gets them; see ``train._draw_samples``
 EPOCH_LINE_SCORES = ("train_loss", "val_loss", "AP", "AR")
 """Scores in the text log's line of an epoch. ``log.jsonl`` has all scores."""
 LARGE_ON_CPU = 2e13

@@ -15,19 +15,15 @@ from posenet.skeleton import Skeleton
 
 SCALE_WEIGHTS = 0.1, 0.2, 0.4, 1.6, 6.4
 """Weights of the scales, fine to coarse, as published: a coarser scale has a quarter of the cells."""
-PART_WEIGHT = 1.0
-"""Weight of the body-part channels."""
+PART_WEIGHT = 1.0  # weight of the body-part channels
 KEYPOINT_WEIGHT = 3.0
 """Weight of the keypoint channels, as published: their foreground is smaller than that of the body parts."""
 MASK_WEIGHT = 0.1
 """Weight of the person mask, which only helps the features: it covers many cells, and the decoder does not use it."""
-FOREGROUND_WEIGHT = 1.0
-"""Weight of the keypoint foreground."""
-POSITIVE_THRESHOLD = 0.01
-"""Target values from this on count as foreground in the focal factor."""
+FOREGROUND_WEIGHT = 1.0  # weight of the keypoint foreground
+POSITIVE_THRESHOLD = 0.01  # target values from this on count as foreground in the focal factor
 
-Predictions = Sequence[Sequence[Tensor]]
-"""predictions[stack][scale]: (N, C, h >> scale, w >> scale)."""
+Predictions = Sequence[Sequence[Tensor]]  # predictions[stack][scale]: (N, C, h >> scale, w >> scale)
 Loss = Callable[[Predictions, Tensor, Tensor], Tensor]
 """A loss as training calls it; for the arguments see ``FocalL2Loss.forward``. It returns (N,), the loss of every image,
 or (N, ...), terms whose sum it is and whose means are logged."""
