@@ -24,7 +24,18 @@ TYPES = {
     "bool": "true or false",
     "int": "whole number",
     "float": "number",
-    "int | tuple[int, int]": "number or [height, width]",
+    "Share": "number from 0 to 1",
+    "OpenShare": "number between 0 and 1",
+    "NotNegative": "number, 0 or more",
+    "Positive": "number above 0",
+    "Count": "whole number, 0 or more",
+    "PositiveCount": "whole number above 0",
+    "BatchSize": "whole number above 0",
+    "Seed": "whole number, 0 or more",
+    "Side": "whole number, 64 or more",
+    "InputSize": "number or [height, width]",
+    "CodeName": "text",
+    "InputSizeOrZero": "number or [height, width]",
     "tuple[float, float]": "two numbers",
     "tuple[float, ...]": "list of numbers",
     "tuple[str, ...]": "list of texts",
@@ -74,7 +85,7 @@ def _docstrings(section: ast.ClassDef) -> dict[str, str]:
 
 
 def _type(annotation: ast.expr) -> str:
-    text = ast.unparse(annotation)
+    text = re.sub(r"^Annotated\[(.+?), lambda .*", r"\1", ast.unparse(annotation))
     if "Literal" in text:
         choices = ", ".join(re.findall(r"'(\w+)'", text))
         return f"{choices}, true, false" if "bool" in text else choices

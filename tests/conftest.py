@@ -18,7 +18,7 @@ from hypothesis import settings
 from posenet.inference.networks import RUNTIMES
 from tests.helpers.drawn_data import build_both
 from tests.helpers.drawn_people import write_dataset
-from tests.helpers.spot_data import export_spot_network
+from tests.helpers.spot_networks import export_spot_network
 
 # Forked processes lack OpenMP's other threads, and would wait for them forever.
 torch.set_num_threads(1)
@@ -33,9 +33,7 @@ os.register_at_fork(after_in_child=gc.freeze)
 settings.register_profile("test", max_examples=30, deadline=None, derandomize=True)
 settings.register_profile("torture", max_examples=2000, deadline=None)
 
-HEAVY = (
-    r"test_(benchmark|examples|train|resume|onnx_export|data_sets|teacher|device_processes|browser|golden_curve)\.py"
-)
+HEAVY = r"test_(benchmark|examples|train|resume|onnx_export|data_sets|teacher|browser|golden_curve)\.py"
 """Modules that take longest; the last of several processes must not begin with one of them."""
 
 

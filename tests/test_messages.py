@@ -1,10 +1,8 @@
 """Text of messages."""
 
-import logging
-
 import pytest
 
-from posenet.messages import MessageFormatter, pluralize, to_printable, to_single_line, without_worker_traceback
+from posenet.messages import pluralize, to_printable, to_single_line, without_worker_traceback
 
 
 def test_pluralize():
@@ -30,11 +28,6 @@ def test_what_could_control_a_terminal_or_hide_text_is_replaced(character):
 @pytest.mark.parametrize("text", ["two  spaces", "10.30\u202fAM.png", "\xa0", "a\nb", "Zoë.jpg", "写真.jpg"], ids=ascii)
 def test_names_in_any_script_with_any_spaces_and_line_ends_stay(text):
     assert to_printable(text) == text
-
-
-def test_log_messages_cannot_control_a_terminal():
-    record = logging.LogRecord("posenet", logging.WARNING, "", 0, "cannot read %s", ("\x1b]0;title\x07.jpg",), None)
-    assert MessageFormatter("%(mark)s%(message)s").format(record) == "WARNING: cannot read ?]0;title?.jpg"
 
 
 def test_an_error_of_a_data_worker_is_reduced_to_the_original_message():

@@ -10,7 +10,7 @@ from posenet.annotations.coco import remedy_for_format
 from posenet.errors import DataError
 from posenet.files import read_input
 from posenet.messages import command_line
-from posenet.settings.experiments import experiment_names
+from posenet.settings.reading import experiment_names
 
 YAML_SUFFIXES = (".yaml", ".yml")
 DATA_SUFFIXES = (*YAML_SUFFIXES, ".json", ".xml", ".csv", ".mat", ".slp", ".nwb")

@@ -21,7 +21,7 @@ from posenet.annotations.find_annotations import find_annotations
 from posenet.annotations.reader import read_annotation_file
 from posenet.annotations.skeleton_draft import COMMENTS, draft_skeleton
 from posenet.annotations.split import split_annotations
-from posenet.cli.logging_setup import print_message
+from posenet.cli.main import print_message
 from posenet.cli.options import (
     add_config_options,
     add_overwrite_option,

@@ -5,21 +5,18 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from posenet.cli.options import positive_int
-from posenet.cli.predict import PUBLISHED
-from posenet.cli.predictor_options import add_checkpoint_option, add_network_options, make_predictor
+from posenet.cli.options import PUBLISHED, add_network_options, make_predictor, positive_int
 from posenet.devices.signals import catch_stop_signals
 from posenet.inference.app import LOCAL_HOST, app, require_gradio
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of ``app``."""
-    add_checkpoint_option(parser, default=PUBLISHED)
     text = "address to listen at; 0.0.0.0 lets everybody who reaches this machine use the page"
     parser.add_argument("--host", default=LOCAL_HOST, metavar="ADDRESS", help=text)
     text = "port to listen at (default: the first free one from 7860 on)"
     parser.add_argument("--port", type=positive_int, metavar="N", help=text)
-    add_network_options(parser, amp="auto")
+    add_network_options(parser, amp="auto", checkpoint=PUBLISHED)
 
 
 def run(args: argparse.Namespace) -> None:

@@ -9,14 +9,13 @@ annotations, for training with a teacher (docs/training.md). Without --images an
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 from posenet.annotations.coco import list_image_files
-from posenet.annotations.main_persons import describe_others
-from posenet.cli.logging_setup import print_message
+from posenet.annotations.people import describe_others
+from posenet.cli.main import print_message
 from posenet.cli.options import (
     add_config_options,
     add_image_ids,
@@ -28,16 +27,15 @@ from posenet.cli.options import (
     read_image_ids,
 )
 from posenet.data.build import MAX_UNREADABLE, BuildReport, build_store
-from posenet.data.inspection import compute_statistics, verify_store
-from posenet.data.store import Store
+from posenet.data.store import Store, compute_statistics, verify_store
 from posenet.data.store_list import count_background, open_data_sets, require_store_files
-from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.files import check_outputs
 from posenet.images import find_images
 from posenet.messages import pluralize, to_single_line
 from posenet.settings import Config, load_config
 from posenet.skeleton.skeleton_file import BUILT_IN
+from posenet.threads import usable_cores
 from posenet.visualization.sheets import preview_paths, write_previews
 
 
@@ -70,23 +68,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Build a store, or inspect one, as the flags say."""
     config = load_config(args.config, args.overrides)
-    has_no_labels = args.unlabelled + args.background
+    has_no_labels = args.unlabelled or args.background
+    is_built = args.images is not None and (args.annotations is not None or has_no_labels)
+    is_inspected = args.verify or args.stats or args.preview is not None
     if args.unlabelled and (args.annotations is not None or args.background):
         raise DataError("--unlabelled goes with neither --annotations nor --background; leave out one of the two")
-    is_built = args.images is not None and bool(args.annotations is not None or has_no_labels)
-    is_inspected = args.verify or args.stats or args.preview is not None
-    if args.output is None and (is_built or not is_inspected or not config.data.train):
-        raise DataError("name the store with --output")
     if not is_built and (args.images or args.annotations or has_no_labels or not is_inspected):
         raise DataError(
             "give both --images and --annotations, or --images and --unlabelled or --background, or none of them and "
             "--verify, --stats or --preview"
         )
+    if args.output is None and (is_built or not config.data.train):
+        raise DataError("name the store with --output")
     if not is_built:
         require_store_files(config.data.train if args.output is None else str(args.output))
     if args.preview:
-        inputs = chain(input_files(args), _images(args))
-        check_outputs(preview_paths(args.preview), inputs, overwrite=args.overwrite)
+        images = list_image_files(args.annotations, args.images) if args.annotations else []
+        if args.images and not args.annotations:
+            images = find_images([args.images])
+        check_outputs(preview_paths(args.preview), chain(input_files(args), images), overwrite=args.overwrite)
     if is_built:
         report = build_store(
             args.images,
@@ -105,14 +105,6 @@ def run(args: argparse.Namespace) -> None:
         _print_report(report)
     if is_inspected:
         _inspect(args, config, is_built)
-
-
-def _images(args: argparse.Namespace) -> Iterator[Path]:
-    """The images that are stored."""
-    if args.annotations is not None:
-        yield from list_image_files(args.annotations, args.images)
-    elif args.images is not None:
-        yield from find_images([args.images])
 
 
 def _inspect(args: argparse.Namespace, config: Config, is_built: bool) -> None:
@@ -160,20 +152,17 @@ def _print_report(report: BuildReport) -> None:
     _print_store(report.store)
     if report.store.num_people:
         empty = f", {report.num_empty} without any annotation (--background stores them)" if report.num_empty else ""
-        category = report.store.skeleton.category
         left_out = pluralize(report.num_without_main_person, "image")
-        print_message(f"left out      {left_out} without a main {category}{empty}")
+        print_message(f"left out      {left_out} without a main {report.store.skeleton.category}{empty}")
     if report.others:
         print_message(f"no sample     {report.others.total()}: {describe_others(report.others)}")
     for adjustment in report.adjustments.sorted():
-        print_message(str(adjustment))
-    counts = {
-        "scaled with its annotations, because it has another size than annotated": report.num_resized,
-        "made smaller, to --max-side": report.num_shrunk,
-    }
-    for text, count in counts.items():
-        if count:
-            print_message(f"changed       {pluralize(count, 'image')} {text}")
+        print_message(adjustment)
+    if report.num_resized:
+        text = "scaled with its annotations, because it has another size than annotated"
+        print_message(f"changed       {pluralize(report.num_resized, 'image')} {text}")
+    if report.num_shrunk:
+        print_message(f"changed       {pluralize(report.num_shrunk, 'image')} made smaller, to --max-side")
     print_message(f"skipped       {pluralize(len(report.skipped), 'image')} of other proportions or unreadable")
     for line in report.skipped:
         print_message(f"  {to_single_line(line)}")

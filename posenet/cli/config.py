@@ -5,17 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from posenet.cli.logging_setup import print_message
+from posenet.cli.main import print_message
 from posenet.errors import ConfigError
-from posenet.files import write_atomically
+from posenet.files import read_input, write_atomically
 from posenet.settings import Config, config_differences, config_to_toml, load_config
-from posenet.settings.experiments import (
-    SETTINGS_FILE,
-    experiment_names,
-    experiment_summary,
-    experiment_text,
-    named_experiment,
-)
+from posenet.settings.reading import EXPERIMENTS_FOLDER, SETTINGS_FILE, experiment_names, named_experiment
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,30 +22,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Print an experiment or settings, what differs between two, or all names with a line each."""
-    if args.other is not None:
+    names = experiment_names()
+    if args.source is None:
+        for name in names:
+            summary = _text_of(name).partition("\n")[0].lstrip("# ")
+            print_message(f"{name:<{max(map(len, names))}}  {summary}")
+    elif args.other is not None:
         for line in config_differences(_read(args.source), _read(args.other)):
             print_message(line)
-    elif args.source is None:
-        names = experiment_names()
-        width = max(map(len, names))
-        for name in names:
-            print_message(f"{name:<{width}}  {experiment_summary(name)}")
     else:
-        name = _name_of(args.source)
-        text = experiment_text(name) if name else config_to_toml(_read(args.source))
+        name = named_experiment(args.source)
+        text = _text_of(name) if name in names else config_to_toml(_read(args.source))
         write_atomically("-", text.encode("utf-8", "surrogateescape"))
 
 
-def _name_of(source: str) -> str:
-    """The name of an experiment; empty for a file, or the folder of a run."""
-    name = named_experiment(source)
-    return "" if name not in experiment_names() and Path(source).is_dir() else name
+def _text_of(name: str) -> str:
+    """The file of an experiment, with its comments."""
+    return read_input(EXPERIMENTS_FOLDER / f"{name}.toml").decode()
 
 
 def _read(source: str) -> Config:
     """The settings of an experiment, by its name or file, of a run, by its folder, or of a checkpoint."""
-    path = Path(source)
-    if _name_of(source) or path.suffix.lower() == ".toml":
+    path, name = Path(source), named_experiment(source)
+    if name in experiment_names() or path.suffix.lower() == ".toml" or (name and not path.is_dir()):
         return load_config(source)
     if (path / SETTINGS_FILE).is_file():
         return load_config(path / SETTINGS_FILE)

@@ -8,13 +8,10 @@ from importlib import metadata
 from pathlib import Path
 
 import posenet
-from posenet.cli.logging_setup import print_message
+from posenet.cli.main import print_message
 from posenet.errors import ConfigError
 from posenet.files import read_input, write_atomically
 from posenet.messages import suggest
-
-INSTALLED_PAGE = "share/doc/simplepose/docs/start.md"
-"""Where setup.cfg installs the first page."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,11 +38,11 @@ def run(args: argparse.Namespace) -> None:
 def _find_pages() -> Path:
     """The folder of the pages: that of the checkout, or that of the installation."""
     root = Path(posenet.__file__).parent.parent
+    installed_page = "share/doc/simplepose/docs/start.md"  # as setup.cfg says
     # pip install --target puts all files into one folder, but lists the pages in another.
-    pages = [root / "docs" / "start.md", root / INSTALLED_PAGE]
+    pages = [root / "docs" / "start.md", root / installed_page]
     with contextlib.suppress(metadata.PackageNotFoundError):  # a folder on the path of Python
-        installed = metadata.files("simplepose") or []
-        pages += [Path(str(file.locate())) for file in installed if file.match(INSTALLED_PAGE)]
+        pages += [Path(str(file.locate())) for file in metadata.files("simplepose") or [] if file.match(installed_page)]
     for page in pages:
         if page.is_file():
             return page.resolve().parent

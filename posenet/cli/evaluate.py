@@ -9,9 +9,16 @@ from typing import Any
 
 from posenet.annotations.coco import list_image_files
 from posenet.checkpoints.named import find_weights
-from posenet.cli.logging_setup import print_message
-from posenet.cli.options import add_image_ids, add_overwrite_option, input_files, message_stream, read_image_ids
-from posenet.cli.predictor_options import add_checkpoint_option, add_network_options, make_predictor
+from posenet.cli.main import print_message
+from posenet.cli.options import (
+    add_image_ids,
+    add_network_options,
+    add_overwrite_option,
+    input_files,
+    make_predictor,
+    message_stream,
+    read_image_ids,
+)
 from posenet.cli.processes import add_local_rank, add_process_options, run_on_ranks
 from posenet.devices.ranks import Ranks
 from posenet.errors import DataError
@@ -26,7 +33,6 @@ from posenet.settings import load_config
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of ``evaluate``."""
-    add_checkpoint_option(parser)
     add = parser.add_argument
     add("--images", type=Path, required=True, metavar="DIR", help="folder of the split's images")
     text = "COCO keypoint file, or image_info_*.json for predictions without metrics"
@@ -66,17 +72,15 @@ def _check_flags(args: argparse.Namespace) -> None:
 def _evaluate(args: argparse.Namespace, ranks: Ranks) -> int:
     """Evaluate as one of the processes; rank 0 prints and writes."""
     ranks.run_on_main(lambda: _check_flags(args))
-    image_ids = ranks.run_on_all(lambda: read_image_ids(args.image_ids))
-    if ranks.world_size > 1:
-        args.device = ranks.run_on_all(
-            lambda: device_of_process(args.checkpoint, args.device, args.backend, ranks.local_rank)
-        )
-    predictor = ranks.run_on_all(lambda: make_predictor(args))
     # Of images and annotations, also for the report.
     options: dict[str, Any] = {
-        "image_ids": image_ids,
+        "image_ids": ranks.run_on_all(lambda: read_image_ids(args.image_ids)),
         "exif_frame": load_config(args.config, args.overrides).data.exif_frame,
     }
+    if ranks.world_size > 1:
+        chosen = args.checkpoint, args.device, args.backend, ranks.local_rank
+        args.device = ranks.run_on_all(lambda: device_of_process(*chosen))
+    predictor = ranks.run_on_all(lambda: make_predictor(args))
     evaluation = evaluate(
         predictor,
         args.images,
@@ -112,20 +116,15 @@ def _write_report(
     from posenet.cli.diagnose import write_diagnosis
     from posenet.diagnosis.diagnose import diagnose
 
-    diagnosis = diagnose(
-        args.annotations,
-        evaluation.results,
-        skeleton=predictor.skeleton,
-        images_dir=args.images,
-        name=Path(args.checkpoint).name,
-        **options,
-    )
+    options |= {"skeleton": predictor.skeleton, "images_dir": args.images, "name": Path(args.checkpoint).name}
+    diagnosis = diagnose(args.annotations, evaluation.results, **options)
+    settings = predictor.settings
     provenance = {
         "Checkpoint": args.checkpoint,
         "Annotations": str(args.annotations),
-        "Height": str(predictor.settings.height),
-        "Flip": "yes" if predictor.settings.flip else "no",
-        "Scales": ", ".join(f"{scale:g}" for scale in predictor.settings.scales),
+        "Height": str(settings.height),
+        "Flip": "yes" if settings.flip else "no",
+        "Scales": ", ".join(f"{scale:g}" for scale in settings.scales),
     }
     messages = message_stream(args.output)
     write_diagnosis(diagnosis, args.images, args.report, provenance, messages, evaluation.min_score)

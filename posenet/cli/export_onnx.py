@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 
 from posenet.checkpoints.named import find_weights
-from posenet.cli.logging_setup import print_message
+from posenet.cli.main import print_message
 from posenet.cli.options import (
     CHECKPOINT_HELP,
     add_config_options,
@@ -16,8 +16,8 @@ from posenet.cli.options import (
     add_switch,
     input_files,
     message_stream,
+    requested_config,
 )
-from posenet.cli.predictor_options import requested_config
 from posenet.errors import ConfigError
 from posenet.files import check_outputs, is_standard_output, write_atomically
 from posenet.images import find_images
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", "--weights", required=True, metavar="FILE", help=CHECKPOINT_HELP)
     parser.add_argument("--output", required=True, metavar="FILE.onnx", help="file to write")
     add_overwrite_option(parser)
-    add_switch(parser, "--int8", help="compute all convolutions but the last two in 8 bits; needs --calibrate")
+    add_switch(parser, "--int8", "compute all convolutions but the last two in 8 bits; needs --calibrate")
     text = "images like those to predict: files, folders or patterns; the ranges of values are measured on some of them"
     parser.add_argument("--calibrate", nargs="+", metavar="IMAGES", help=f"{text} (default: none)")
     add_config_options(parser)

@@ -1,4 +1,4 @@
-"""The ``posenet`` command: argument parsing, logging, error messages and exit status of all tools.
+"""The ``posenet`` command: argument parsing, what is shown, error messages and exit status of all tools.
 
 A tool is a module of this package. ``add_arguments(parser)`` declares its flags; ``run(args)`` runs it and returns the
 exit status, or None for success.
@@ -11,26 +11,35 @@ program.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import importlib
+import logging
 import os
 import pkgutil
 import re
 import sys
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 import posenet
-from posenet.cli.logging_setup import log_to_stderr, replace_closed_streams, report_error
-from posenet.cli.options import add_quiet_option, describe_default, with_dashes
-from posenet.cli.other_programs import OTHER_TOOLS, remedy_for_foreign_flag, remedy_for_setting
-from posenet.devices.launch import rank_of_process, record_status
+from posenet.cli.options import (
+    OTHER_TOOLS,
+    add_quiet_option,
+    describe_default,
+    remedy_for_foreign_flag,
+    remedy_for_setting,
+    with_dashes,
+)
+from posenet.devices.ranks import rank_of_process
 from posenet.devices.signals import STOPPED_STATUS, repeat_lost_interrupts
 from posenet.errors import ConnectError, OtherRankError, PosenetError
 from posenet.files import STANDARD_OUTPUT, name_file_in_errors
-from posenet.messages import is_out_of_memory, suggest, to_single_line
+from posenet.messages import MessageFormatter, is_out_of_memory, suggest, to_printable, to_single_line
+from posenet.progress_bar import AboveBarHandler, close_bars, hide_progress
 
 _TOOLS = {
     "make-synthetic": "Generate a synthetic data set of people in COCO's layout, for tests and first experiments.",
@@ -56,11 +65,9 @@ _ARGUMENT = re.compile(r"(?<![\w.=/-])([a-z_.]+)=(NAMES?|PATH|DIR|FILE|FILE\.h5|
 """An argument of Python in a message, such as images=DIR, data.train=FILE.h5 and overwrite=True."""
 
 _REMEDIES = {
-    errno.ENOSPC: "free disk space, or choose another folder",
-    errno.EDQUOT: "free disk space, or choose another folder",
-    errno.EFBIG: "the system limits the size of files (ulimit -f); choose another folder",
-    errno.EROFS: "choose another folder",
-    errno.EMFILE: "allow more open files (ulimit -n)",
+    errno.ENOSPC: "; free disk space, or choose another folder",
+    errno.EDQUOT: "; free disk space, or choose another folder",
+    errno.EMFILE: "; allow more open files (ulimit -n)",
 }
 """Remedies for errors of the system, by their number."""
 
@@ -102,11 +109,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help(sys.stderr)
         return 2
     tool = parser.parse_args(words[:1]).tool
-    if tool in OTHER_TOOLS:
-        parser.error(f"there is no tool {tool}; here it is posenet {OTHER_TOOLS[tool]}")
     if tool not in TOOLS:
-        known = f"{suggest(tool, TOOLS)}known: {', '.join(TOOLS)}"
-        remedy = f"to find people in it: posenet predict {tool}" if os.path.exists(tool) else known
+        remedy = f"{suggest(tool, TOOLS)}known: {', '.join(TOOLS)}"
+        if tool in OTHER_TOOLS:
+            remedy = f"here it is posenet {OTHER_TOOLS[tool]}"
+        elif os.path.exists(tool):
+            remedy = f"to find people in it: posenet predict {tool}"
         parser.error(f"there is no tool {tool}; {remedy}")
     return run_tool(tool, words[1:], prog=f"posenet {tool}")
 
@@ -116,47 +124,45 @@ def run_tool(name: str, argv: Sequence[str] | None = None, prog: str | None = No
 
     Option names may be written with ``-`` or ``_``. ``prog`` is the name in messages; by default, that of the script.
     """
-    replace_closed_streams()
+    _replace_closed_streams()
     # OpenCV, which is not imported yet, would write lines of its own about files that it cannot read.
     os.environ.setdefault("OPENCV_LOG_LEVEL", "SILENT")
     program = Path(sys.argv[0]).name if prog is None else prog
     arguments = with_dashes(sys.argv[1:] if argv is None else argv)
+
+    def parse_and_run() -> int | None:
+        parser = make_parser(name, program)
+        if remedy := remedy_for_foreign_flag(name, arguments):
+            parser.error(remedy)
+        args, unknown = parser.parse_known_args(arguments)
+        if unknown:
+            setting = remedy_for_setting(unknown[0]) if "overrides" in args else ""
+            parser.error(f"{unknown[0]} is not known here{setting}")
+        args.command = [name, *arguments]
+        args.prog = program
+        status: int | None = _load_tool(name).run(args)
+        return status
+
     # Logging stays active until an error has been reported.
     with log_to_stderr("--quiet" in arguments, rank_of_process(os.environ)):
-        return run_and_report(lambda: _parse_and_run(name, arguments, program), program)
-
-
-def _parse_and_run(name: str, arguments: list[str], program: str) -> int | None:
-    """Import a tool, which may take seconds and be interrupted, and run it."""
-    parser = make_parser(name, program)
-    if remedy := remedy_for_foreign_flag(name, arguments):
-        parser.error(remedy)
-    args, unknown = parser.parse_known_args(arguments)
-    if unknown:
-        setting = remedy_for_setting(unknown[0]) if "overrides" in args else ""
-        parser.error(f"{unknown[0]} is not known here{setting}")
-    args.command = [name, *arguments]
-    args.prog = program
-    status: int | None = load_tool(name).run(args)
-    return status
-
-
-def load_tool(name: str) -> ModuleType:
-    """Import the module of a tool."""
-    return importlib.import_module(f"posenet.cli.{name.replace('-', '_')}")
+        return run_and_report(parse_and_run, program)
 
 
 def make_parser(name: str, prog: str) -> ToolParser:
     """Build the parser of a tool."""
     parser = ToolParser(prog=prog, description=TOOLS[name])
-    load_tool(name).add_arguments(parser)
+    _load_tool(name).add_arguments(parser)
     add_quiet_option(parser)
     return parser
 
 
+def _load_tool(name: str) -> ModuleType:
+    """Import the module of a tool, which may take seconds."""
+    return importlib.import_module(f"posenet.cli.{name.replace('-', '_')}")
+
+
 def run_and_report(task: Callable[[], int | None], prog: str) -> int:
     """Run a task and return its exit status; report an error that the user can fix as one line on standard error."""
-    status = 1
     try:
         with repeat_lost_interrupts():
             status = task() or 0
@@ -182,8 +188,6 @@ def run_and_report(task: Callable[[], int | None], prog: str) -> int:
             raise
         _report_failure(prog, text)
         status = 2
-    finally:
-        record_status(status)
     return status
 
 
@@ -202,8 +206,7 @@ def _describe_system_error(error: Exception) -> str:
         return f"too little memory{f' ({reason})' if reason else ''}; {remedy}"
     if isinstance(error, OSError):
         file = f": {error.filename}" if error.filename else ""
-        remedy = f"; {_REMEDIES[error.errno]}" if error.errno in _REMEDIES else ""
-        return f"{error.strerror or error}{file}{remedy}"
+        return f"{error.strerror or error}{file}{_REMEDIES.get(error.errno or 0, '')}"
     return ""
 
 
@@ -220,3 +223,78 @@ def _to_flag(argument: re.Match[str]) -> str:
         return f"--set {name}={value}"
     flag = f"--{name.replace('_', '-')}"
     return flag if value == "True" else f"{flag} {value}"
+
+
+def report_error(prog: str, message: str) -> None:
+    """Print why a tool ends."""
+    with contextlib.suppress(OSError):  # the status says it, if standard error is a full disk
+        close_bars()
+        print_message(f"{prog}: {message}", file=sys.stderr)
+        sys.stderr.flush()
+
+
+def print_message(*values: object, file: TextIO | None = None) -> None:
+    """Print text for people, as ``print`` does, to standard output or ``file``; all tools print with this function.
+
+    The text is safe for a terminal, and characters that the encoding of the stream does not have become "?". Data for
+    programs must not be changed so: ``write_atomically`` and ``open_text_output`` write them.
+    """
+    stream = sys.stdout if file is None else file
+    if stream is None:  # it is closed
+        return
+    text = to_printable(" ".join(map(str, values)) + "\n")
+    encoding = stream.encoding or "utf-8"
+    with name_file_in_errors(STANDARD_OUTPUT) if stream is sys.stdout else contextlib.nullcontext():
+        # One write call: print writes the line end separately, and another process could write in between.
+        stream.write(text.encode(encoding, "replace").decode(encoding))
+
+
+@contextlib.contextmanager
+def log_to_stderr(quiet: bool = False, rank: int = 0) -> Iterator[None]:
+    """Show log messages and warnings of Python on standard error.
+
+    Args:
+        quiet: show only warnings and errors, and no progress.
+        rank: number of this process. Processes other than rank 0 show only what concerns them alone: errors, and
+            warnings about their part of the data.
+    """
+    handler = AboveBarHandler(sys.stderr)
+    handler.setLevel(logging.WARNING if quiet or rank else logging.INFO)
+    handler.setFormatter(MessageFormatter((f"rank {rank}: " if rank else "") + "%(mark)s%(message)s"))
+    if rank:
+        handler.addFilter(_concerns_this_rank_alone)
+    root = logging.getLogger()
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    logging.captureWarnings(True)
+    try:
+        with warnings.catch_warnings(), hide_progress() if quiet or rank else contextlib.nullcontext():
+            # Pillow warns of damaged EXIF data, which are then no orientation.
+            warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
+            yield
+    finally:
+        logging.captureWarnings(False)
+        root.removeHandler(handler)
+        root.setLevel(level)
+
+
+def _concerns_this_rank_alone(record: logging.LogRecord) -> bool:
+    """Whether other ranks than 0 show a message."""
+    is_ours = record.name.startswith("posenet.")
+    return record.levelno >= logging.ERROR or not is_ours or record.name == "posenet.training.batches"
+
+
+def _replace_closed_streams() -> None:
+    """Open the null device in place of standard streams that are closed.
+
+    The next file that is opened would get the number of a closed one, and libraries that write messages to standard
+    error would write them into that file. ``sys.stdout`` stays None, so that an output to it is an error.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number, which is this one
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from posenet.cli.logging_setup import print_message
+from posenet.cli.main import print_message
 from posenet.cli.options import add_overwrite_option
 from posenet.synthetic.dataset import DEFAULT_SIZE, write_dataset
 

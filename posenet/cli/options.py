@@ -1,47 +1,41 @@
-"""Flags and argument types that several tools share."""
+"""Flags and argument types that several tools share, the predictor that they define, and words of other programs."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from posenet.errors import DataError
+from posenet.errors import ConfigError, DataError
 from posenet.files import is_standard_output, read_input
-from posenet.settings import Config
+from posenet.settings import Config, load_config
+
+if TYPE_CHECKING:
+    from posenet.inference.predictor import Predictor
 
 ArgumentContainer = Any
 """A parser, or a group of one; argparse has no public name for groups."""
-
-MAX_MINUTES = 100_000.0
-"""The longest time-out, ten weeks."""
-
-
-_INPUTS = (
-    "inputs source checkpoint weights config annotations results images image_ids skeleton calibrate from_annotations"
-).split()
+CHECKPOINT_HELP = "checkpoint of a run, a published one, or a name that posenet weights list shows"
+"""Help of a flag that accepts any weights."""
+PRECISIONS = ["auto", "off", "bf16", "fp16"]
+PUBLISHED = "simplepose"
+"""The name of the published weights."""
+_INPUTS = ("inputs source checkpoint weights config annotations results images image_ids skeleton calibrate").split()
 """Names of the arguments that are paths of inputs."""
 
 
-def add_switch(
-    container: ArgumentContainer, name: str, *, help: str, default: Any = False, dest: str = "", short: str = ""
-) -> None:
-    """Declare a flag that is on or off. Where its default is that of a setting, ``--no-...`` turns it off."""
-    container.add_argument(
-        *filter(None, [short, name]),
-        dest=dest or name.lstrip("-").replace("-", "_"),
-        action="store_true" if default is False else argparse.BooleanOptionalAction,
-        default=default,
-        help=help,
-    )
+def add_switch(container: ArgumentContainer, name: str, help: str, default: Any = False) -> None:
+    """Declare a flag that turns something on."""
+    container.add_argument(name, action="store_true", default=default, help=help)
 
 
 def add_quiet_option(parser: argparse.ArgumentParser, default: Any = False) -> None:
     """Declare ``--quiet``. Actions of a tool declare it too, with ``argparse.SUPPRESS`` as the default."""
-    add_switch(parser, "--quiet", default=default, help="show no progress, and only warnings and errors")
+    add_switch(parser, "--quiet", "show no progress, and only warnings and errors", default)
 
 
 def describe_default(value: object) -> str:
@@ -55,19 +49,20 @@ def describe_default(value: object) -> str:
     return str(value) or "none"
 
 
-def setting_help(text: str, key: str, of_checkpoint: bool = False) -> str:
-    """The help of a flag that overrides a setting: the text, the key of the setting, and its default.
+def add_setting(container: ArgumentContainer, flag: str, key: str, text: str, short: str = "", **options: Any) -> None:
+    """Declare a flag that overrides a setting: of the setting's type, with its default in the help.
 
-    With ``of_checkpoint``, the setting in the checkpoint comes before the default of the program.
+    Among the parsed arguments it has the key of the setting as its name, and None if it is not given.
     """
     section, _, name = key.partition(".")
-    default = describe_default(getattr(getattr(Config(), section), name))
-    stated = f"that of the checkpoint, or {default}" if of_checkpoint else default
-    return f"{text} ({key}; default: {stated})"
-
-
-CHECKPOINT_HELP = "checkpoint of a run, a published one, or a name that posenet weights list shows"
-"""Help of a flag that accepts any weights."""
+    default = getattr(getattr(Config(), section), name)
+    stated = f"{'that of the checkpoint, or ' if section == 'inference' else ''}{describe_default(default)}"
+    if isinstance(default, bool):
+        options["action"] = argparse.BooleanOptionalAction
+    elif isinstance(default, (int, float)) and "action" not in options:
+        options = {"type": type(default), "metavar": "N" if isinstance(default, int) else "X"} | options
+    names = [short, flag] if short else [flag]
+    container.add_argument(*names, **{"dest": key} | options, help=f"{text} ({key}; default: {stated})")
 
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:
@@ -85,15 +80,9 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_weights_output(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--output`` and ``--overwrite`` of the tools that convert weights."""
-    parser.add_argument("--output", required=True, metavar="FILE.pth", help="file to write")
-    add_overwrite_option(parser)
-
-
 def add_overwrite_option(container: ArgumentContainer) -> None:
     """Declare ``--overwrite``; see ``posenet.files.check_outputs``."""
-    add_switch(container, "--overwrite", help="replace existing outputs; an input is never replaced")
+    add_switch(container, "--overwrite", "replace existing outputs; an input is never replaced")
 
 
 def message_stream(*outputs: str | Path | None) -> TextIO:
@@ -129,14 +118,6 @@ def key_and_value(text: str) -> str:
     return text
 
 
-def scale(text: str) -> float:
-    """Argument type: an inference scale."""
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a scale; inputs come first") from None
-
-
 def _number(kind: type[int] | type[float], low: float, high: float = math.inf) -> Callable[[str], float]:
     """Argument type: a number from ``low`` to ``high``."""
 
@@ -155,7 +136,7 @@ positive_int = _number(int, 1)
 non_negative_int = _number(int, 0)
 fraction = _number(float, 0, 1)
 seconds = _number(float, 0)
-minutes = _number(float, 1e-9, MAX_MINUTES)
+minutes = _number(float, 1e-9, 100_000)  # ten weeks
 
 
 def add_image_ids(parser: argparse.ArgumentParser, text: str) -> None:
@@ -176,3 +157,139 @@ def read_image_ids(words: list[str] | None) -> set[int] | None:
         raise DataError(f"cannot read image ids from {given}; give ids or a text file of ids") from error
     except ValueError as error:
         raise DataError(f"--image-ids {given[:100]}: {error}; image ids are whole numbers") from error
+
+
+def add_network_options(
+    parser: argparse.ArgumentParser, amp: str, checkpoint: str | None = None, backend: str = "auto"
+) -> None:
+    """Add the options that name a network and say how to run it.
+
+    Args:
+        amp: default of ``--amp``.
+        checkpoint: default of ``--checkpoint``; without one it must be given.
+        backend: describes the default of ``--backend``.
+    """
+    from posenet.inference.networks import BACKENDS
+
+    group = parser.add_argument_group("network")
+    text = f"{CHECKPOINT_HELP}; or a file that posenet export-onnx has written (.onnx)"
+    if checkpoint:
+        text += f" (default: {checkpoint}, the published weights)"
+    names = ("--checkpoint", "--weights")
+    group.add_argument(*names, required=checkpoint is None, default=checkpoint, metavar="FILE", help=text)
+    add_setting(group, "--height", "inference.height", "resize images to this height")
+    text = "average over these multiples of the height"
+    add_setting(group, "--scales", "inference.scales", text, type=float, nargs="+", metavar="S")
+    add_setting(group, "--flip", "inference.flip", "average with the mirrored image")
+    text = "software that runs the network: auto is the fastest one that is installed and as accurate"
+    group.add_argument("--backend", choices=BACKENDS, help=f"{text} (default: {backend})")
+    group.add_argument("--device", default="auto", metavar="D", help="auto, cpu, cuda, cuda:1, mps ...")
+    text = "precision of the network: off is float32, auto is the fastest one without loss of accuracy on the device"
+    group.add_argument("--amp", choices=PRECISIONS, default=amp, help=text)
+    add_config_options(parser)
+
+
+def make_predictor(args: argparse.Namespace, min_score: float = 0.0, num_images: int | None = None) -> Predictor:
+    """The predictor that the options define; ``num_images`` is that of ``Predictor``."""
+    from posenet.inference.networks import is_exported_file
+    from posenet.inference.predictor import Predictor
+
+    given = {key: value for key, value in vars(args).items() if key.startswith("inference.") and value is not None}
+    flags = {key.removeprefix("inference."): value for key, value in given.items()}
+    is_exported = is_exported_file(args.checkpoint)
+    if is_exported:
+        if args.config or _overridden(args, "model"):
+            raise ConfigError(
+                f"{args.checkpoint} is an exported file with a network and settings of its own; leave out "
+                "--config, and model.* in --set"
+            )
+        flags = _overridden(args, "inference") | flags
+    predictor = Predictor(
+        args.checkpoint,
+        config=requested_config(args, args.checkpoint),
+        device=args.device,
+        amp=args.amp,
+        backend=args.backend or "auto",
+        num_images=num_images,
+        min_score=min_score,
+        **flags,
+    )
+    if is_exported:
+        predictor.tracking = dataclasses.replace(predictor.tracking, **_overridden(args, "tracking"))
+    return predictor
+
+
+def _overridden(args: argparse.Namespace, section: str) -> dict[str, Any]:
+    """The keys of a section that ``--set`` names, and their values."""
+    keys = [pair.partition("=")[0].strip().partition(".") for pair in args.overrides]
+    values = getattr(load_config(None, args.overrides), section)
+    return {name: getattr(values, name) for of_section, _, name in keys if of_section == section}
+
+
+def requested_config(args: argparse.Namespace, weights: str) -> Config | None:
+    """The configuration of ``--config`` and ``--set``; None for that of the checkpoint or the exported file."""
+    from posenet.inference.networks import is_exported_file
+
+    if is_exported_file(weights) or not (args.config or args.overrides):
+        return None
+    if args.config:
+        return load_config(args.config, args.overrides)
+    from posenet.checkpoints.weights import stored_config
+
+    return load_config(None, args.overrides, base=stored_config(weights))
+
+
+OTHER_TOOLS = {
+    "pose": "predict, train or evaluate",
+    **dict.fromkeys(["detect", "inference", "infer"], "predict"),
+    **dict.fromkeys(["val", "validate", "eval", "test"], "evaluate"),
+    "track": "predict --track",
+    "export": "export-onnx",
+}
+"""What to type here for commands of other programs."""
+_TRAIN = "train train-parallel train-distributed"
+_RUN = "predict app evaluate"
+_OTHER_FLAGS = (
+    (_TRAIN, "--nnodes --node-rank --nproc-per-node --rdzv-backend --rdzv-endpoint --master-addr --master-port --rank",
+     "it is one of the launcher, before the tool: torchrun --nnodes 2 ... -m posenet train-distributed"),
+    (_TRAIN, "--gpus --num-gpus --ngpus --world-size --distributed --ddp",
+     "N processes, one for each GPU: posenet train-distributed --nproc N; CUDA_VISIBLE_DEVICES names the GPUs"),
+    ("train train-parallel", "--nproc", "posenet train-distributed has it: one process for each device"),
+    ("evaluate", "--gpus --num-gpus --ngpus --world-size", "use --nproc N, one process for each GPU"),
+    ("predict", "--gpus --num-gpus --nproc --world-size", "see posenet docs scale for several GPUs"),
+    (f"{_TRAIN} {_RUN}", "--gpu --gpu-id --gpu-ids --cuda", "use --device cuda, or cuda:1 for the second"),
+    (f"{_TRAIN} {_RUN}", "--half --fp16 --bf16 --mixed-precision --precision", "use --amp fp16 or --amp bf16"),
+    (_TRAIN, "--ema --model-ema --swa", "use --set average.kind=ema, or --config simplepose_swa"),
+    (_TRAIN, "--data --dataset --data-dir --data-path --train-data --source --annotations",
+     "give the annotations without a flag: posenet train data.yaml"),
+    (_TRAIN, "--model --ckpt --pretrained --load --checkpoint", "use --weights FILE; --config NAME is the network"),
+    (_TRAIN, "--imgsz --img-size --image-size", "use --set train.input_size=N"),
+    (_TRAIN, "--project --name --save-dir --out-dir --output --output-dir --work-dir", "use --checkpoint-path DIR"),
+    (_TRAIN, "--batch --bs --batch-size", "use --set train.batch_size=N, which is that of one process"),
+    (_TRAIN, "--learning-rate --lr0 --base-lr --num-epochs --max-epochs", "use --lr X and --epochs N"),
+    (_TRAIN, "--wd --optimizer --optim --num-workers", "use --set optim.weight_decay=X optim.name=sgd data.workers=N"),
+    ("predict app", "--conf --conf-thres --score-thr --threshold", "use --min-score X"),
+    ("predict", "--source --input --image --img --video --images", "give the input without a flag"),
+    (_RUN, "--model --ckpt", "use --checkpoint FILE"),
+    (_RUN, "--imgsz --img-size --input-size", "use --height N"),
+    ("predict", "--project --name --save-dir --out-dir --output-dir", "use --output DIR"),
+    ("evaluate", "--data --dataset", "use --images DIR and --annotations JSON"),
+)  # fmt: skip
+"""Tools, the flags of other programs that they do not have, and what to type instead of one."""
+
+
+def remedy_for_foreign_flag(tool: str, words: Sequence[str]) -> str:
+    """The first flag of another program on a command line, and what to type instead; empty if there is none."""
+    for word in words:
+        flag = word.partition("=")[0]
+        for tools, flags, remedy in _OTHER_FLAGS:
+            if tool in tools.split() and flag in flags.split():
+                return f"{flag} is not a flag here: {remedy}"
+    return ""
+
+
+def remedy_for_setting(flag: str) -> str:
+    """How to give the setting that has the name of a flag; empty if none or several have it."""
+    name = flag.partition("=")[0].lstrip("-").removeprefix("no-").replace("-", "_")
+    keys = [f"{section}.{name}" for section, values in vars(Config()).items() if hasattr(values, name)]
+    return f"; {keys[0]} is a setting: --set {keys[0]}=VALUE" if len(keys) == 1 else ""

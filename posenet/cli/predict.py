@@ -5,25 +5,24 @@ from __future__ import annotations
 import argparse
 import dataclasses
 
-from posenet.cli.logging_setup import print_message
+from posenet.cli.main import print_message
 from posenet.cli.options import (
+    PUBLISHED,
+    add_network_options,
     add_overwrite_option,
     add_switch,
     fraction,
     input_files,
+    make_predictor,
     message_stream,
     positive_int,
     seconds,
 )
-from posenet.cli.predictor_options import add_checkpoint_option, add_network_options, make_predictor
 from posenet.cli.processes import refuse_launcher
 from posenet.devices.signals import catch_stop_signals
 from posenet.inference.outputs.output_files import PredictionOptions
 from posenet.inference.predict import predict
 from posenet.visualization.drawing import MIN_SCORE
-
-PUBLISHED = "simplepose"
-"""The name of the published weights."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "images, videos, folders, quoted glob patterns, addresses (http, https, rtsp) or cameras (0, /dev/video0); "
     text += "- reads a list of files from standard input"
     parser.add_argument("inputs", nargs="+", metavar="INPUT", help=text)
-    add_checkpoint_option(parser, default=PUBLISHED)
+    text = "also search the subfolders of folders, and write drawings into subfolders of the same names"
+    add_switch(parser, "--recursive", text)
 
     group = parser.add_argument_group("output")
     outputs = {
@@ -49,31 +49,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for words, text in outputs.items():
         flag, metavar = words.split()
         group.add_argument(flag, metavar=metavar, help=text)
-    text = "show the drawings in a window; Q ends, any other key continues with the next image"
-    add_switch(group, "--show", help=text)
+    add_switch(group, "--show", "show the drawings in a window; Q ends, any other key continues with the next image")
     text = "leave out people with a lower score, 0-1"
     group.add_argument("--min-score", type=fraction, default=MIN_SCORE, metavar="X", help=text)
     add_overwrite_option(group)
     text = "leave out inputs whose outputs are complete: their file in a folder, or their line in a .jsonl file, from "
     text += "which another file of all people is put together at the end"
-    add_switch(group, "--resume", help=text)
-
-    group = parser.add_argument_group("input")
-    text = "also search the subfolders of folders, and write drawings into subfolders of the same names"
-    add_switch(group, "--recursive", help=text)
+    add_switch(group, "--resume", text)
 
     group = parser.add_argument_group("video")
-    defaults = PredictionOptions()
     add = group.add_argument
+    defaults = PredictionOptions()
     add("--start", type=seconds, default=defaults.start, metavar="SECONDS", help="skip the beginning of every video")
     text = "read only this long from every video (default: all)"
     add("--duration", type=seconds, default=defaults.duration, metavar="SECONDS", help=text)
-    text = "read only every N-th frame of videos"
-    add("--stride", type=positive_int, default=defaults.stride, metavar="N", help=text)
+    add(
+        "--stride", type=positive_int, default=defaults.stride, metavar="N", help="read only every N-th frame of videos"
+    )
     text = "give every person of a video an id and a colour that stay; with --set tracking.smooth=true, without the "
-    add_switch(group, "--track", help=text + "jitter of the keypoints")
+    add_switch(group, "--track", text + "jitter of the keypoints")
 
-    add_network_options(parser, amp="auto")
+    add_network_options(parser, amp="auto", checkpoint=PUBLISHED)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -85,9 +81,7 @@ def run(args: argparse.Namespace) -> None:
     """
     if "-" not in args.inputs:  # which may be a list of its own for each process
         refuse_launcher("give each process a part of the list from standard input, see posenet docs scale")
-    messages = message_stream(args.json, args.coco, args.csv)
     fields = dataclasses.fields(PredictionOptions)
-    options = {field.name: getattr(args, field.name) for field in fields if field.name in args}
     with catch_stop_signals() as stop_requested:
         summary = predict(
             args.inputs,
@@ -95,12 +89,12 @@ def run(args: argparse.Namespace) -> None:
             progress=not args.quiet,
             stop_requested=stop_requested,
             other_inputs=input_files(args),
-            **options,
+            **{field.name: getattr(args, field.name) for field in fields if field.name in args},
         )
         written = f"wrote {', '.join(summary.files)}" if summary.files else ""
         for line in (str(summary) if summary.has_frames else "", summary.speed(), written):
             if line and not args.quiet:
-                print_message(line, file=messages)
+                print_message(line, file=message_stream(args.json, args.coco, args.csv))
     # Ctrl-C is the ordinary way to end a camera or a live stream.
     if summary.is_interrupted and not summary.counts["live frames"]:
         raise KeyboardInterrupt

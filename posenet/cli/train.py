@@ -10,22 +10,21 @@ import json
 import logging
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from posenet.cli.options import (
     CHECKPOINT_HELP,
-    ArgumentContainer,
+    PRECISIONS,
     add_config_options,
+    add_setting,
     add_switch,
     non_negative_int,
-    setting_help,
 )
-from posenet.cli.processes import add_local_rank, refuse_launcher
-from posenet.devices.launch import is_restarted, was_started_by_us
+from posenet.cli.processes import add_local_rank, refuse_launcher, was_started_by_us
+from posenet.devices.ranks import is_restarted
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import ConfigError
 from posenet.messages import command_line
-from posenet.settings import Config
 from posenet.training.inputs import check_before_start
 
 if TYPE_CHECKING:
@@ -40,106 +39,53 @@ _log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the annotations and the flags of every training tool.
-
-    A flag that overrides a setting has the key of the setting as its name among the parsed arguments.
-    """
+    """Declare the annotations and the flags of every training tool."""
     group = parser.add_argument_group("annotations, in place of data.train")
-    group.add_argument(
-        "data",
-        nargs="?",
-        metavar="ANNOTATIONS",
-        help="data.yaml (YOLO-pose), .json (COCO keypoints or Label Studio), or a folder with one; they are checked "
-        "and built into the run's folder, and the best checkpoint is evaluated; the same command continues the run",
-    )
-    group.add_argument(
-        "--images", metavar="DIR", help="folder of the images; by default, looked for beside the annotations"
-    )
-    group.add_argument(
-        "--val", metavar="FILE", help="annotations for validation; by default, those of the data set, or a split"
-    )
-    group.add_argument("--val-images", metavar="DIR", help="folder of their images; by default, --images")
-    add_switch(
-        group,
-        "--prepare",
-        help="stop before the training: check and build the data, and draw the labels for a look at them",
-    )
+    add = group.add_argument
+    text = "data.yaml (YOLO-pose), .json (COCO keypoints or Label Studio), or a folder with one; they are checked and "
+    text += "built into the run's folder, and the best checkpoint is evaluated; the same command continues the run"
+    add("data", nargs="?", metavar="ANNOTATIONS", help=text)
+    add("--images", metavar="DIR", help="folder of the images; by default, looked for beside the annotations")
+    text = "annotations for validation; by default, those of the data set, or a split"
+    add("--val", metavar="FILE", help=text)
+    add("--val-images", metavar="DIR", help="folder of their images; by default, --images")
+    text = "stop before the training: check and build the data, and draw the labels for a look at them"
+    add_switch(group, "--prepare", text)
     add_config_options(parser)
 
     group = parser.add_argument_group("run")
-    group.add_argument(
-        "-r",
-        "--resume",
-        nargs="?",
-        default=False,
-        const=True,
-        metavar="PATH",
-        help="continue from this checkpoint or run folder; without PATH, from the newest intact checkpoint of the "
-        "run's folder, or start a new run if it contains none (default: start a new run)",
-    )
-    group.add_argument(
-        "-p",
-        "--checkpoint-path",
-        dest="checkpoint.path",
-        metavar="DIR",
-        help="folder of the run (checkpoint.path; default: checkpoints/NAME of the experiment)",
-    )
-    _add_setting(group, "--epochs", "train.epochs", "passes over the data")
-    group.add_argument(
-        "--max-steps",
-        type=non_negative_int,
-        default=0,
-        metavar="N",
-        help="stop after the run's N-th optimizer step, counted from its start; 0 does not stop",
-    )
-    _add_setting(group, "--print-freq", "log.every_steps", "steps between log lines", short="-f")
+    text = "continue from this checkpoint or run folder; without PATH, from the newest intact checkpoint of the run's "
+    text += "folder, or start a new run if it contains none (default: start a new run)"
+    group.add_argument("-r", "--resume", nargs="?", default=False, const=True, metavar="PATH", help=text)
+    text = "folder of the run (checkpoint.path; default: checkpoints/NAME of the experiment)"
+    group.add_argument("-p", "--checkpoint-path", dest="checkpoint.path", metavar="DIR", help=text)
+    add_setting(group, "--epochs", "train.epochs", "passes over the data")
+    text = "stop after the run's N-th optimizer step, counted from its start; 0 does not stop"
+    group.add_argument("--max-steps", type=non_negative_int, default=0, metavar="N", help=text)
+    add_setting(group, "--print-freq", "log.every_steps", "steps between log lines", short="-f")
 
     group = parser.add_argument_group("network")
-    _add_setting(group, "--weights", "train.weights", f"fine-tune from weights: {CHECKPOINT_HELP}", metavar="FILE")
-    _add_setting(
-        group,
-        "--freeze",
-        "train.freeze",
-        "freeze the parameters with names that match a glob pattern, one or more; without one, all-but-heads",
-        nargs="*",
-        metavar="PATTERN",
-    )
+    add_setting(group, "--weights", "train.weights", f"fine-tune from weights: {CHECKPOINT_HELP}", metavar="FILE")
+    text = "freeze the parameters with names that match a glob pattern, one or more; without one, all-but-heads"
+    add_setting(group, "--freeze", "train.freeze", text, nargs="*", metavar="PATTERN")
 
     group = parser.add_argument_group("optimization")
-    _add_setting(group, "--lr", "optim.lr", "learning rate")
+    add_setting(group, "--lr", "optim.lr", "learning rate")
     text = "raise the learning rate over the first epochs; over the default number if the configuration has 0"
-    add_switch(group, "--warmup", short="-w", default=None, help=setting_help(text, "optim.warmup_epochs"))
-    _add_setting(group, "--max-grad-norm", "optim.max_grad_norm", "clip the norm of the gradient to this; 0 is off")
+    switch = argparse.BooleanOptionalAction
+    add_setting(group, "--warmup", "optim.warmup_epochs", text, short="-w", dest="warmup", action=switch)
+    add_setting(group, "--max-grad-norm", "optim.max_grad_norm", "clip the norm of the gradient to this; 0 is off")
 
     group = parser.add_argument_group("device and precision")
-    _add_setting(group, "--device", "train.device", "auto, cpu, cuda, cuda:1, mps ...", metavar="D")
+    add_setting(group, "--device", "train.device", "auto, cpu, cuda, cuda:1, mps ...", metavar="D")
     precision = group.add_mutually_exclusive_group()
-    _add_setting(
-        precision,
-        "--amp",
-        "train.amp",
-        "precision of the network; off is float32, auto and --amp alone choose for the device",
-        choices=["auto", "off", "bf16", "fp16"],
-        nargs="?",
-        const="auto",
-    )
+    text = "precision of the network; off is float32, auto and --amp alone choose for the device"
+    add_setting(precision, "--amp", "train.amp", text, choices=PRECISIONS, nargs="?", const="auto")
     precision.add_argument("--opt-level", choices=APEX_OPT_LEVELS, help=argparse.SUPPRESS)
-    text = setting_help("fixed loss scale for fp16; 0 and dynamic adapt it", "train.loss_scale")
-    group.add_argument("--loss-scale", dest="train.loss_scale", type=_loss_scale, metavar="X", help=text)
-    _add_setting(group, "--sync-bn", "parallel.sync_bn", "BatchNorm statistics over all processes")
+    text = "fixed loss scale for fp16; 0 and dynamic adapt it"
+    add_setting(group, "--loss-scale", "train.loss_scale", text, type=_loss_scale)
+    add_setting(group, "--sync-bn", "parallel.sync_bn", "BatchNorm statistics over all processes")
     add_local_rank(group)
-
-
-def _add_setting(container: ArgumentContainer, flag: str, key: str, text: str, short: str = "", **options: Any) -> None:
-    """Declare a flag of the type that its setting has; one that is on or off where it is a switch."""
-    section, _, name = key.partition(".")
-    default = getattr(getattr(Config(), section), name)
-    if isinstance(default, bool):
-        add_switch(container, flag, dest=key, default=None, help=setting_help(text, key))
-        return
-    if isinstance(default, (int, float)):
-        options |= {"type": type(default), "metavar": "N" if isinstance(default, int) else "X"}
-    container.add_argument(*([short] if short else []), flag, dest=key, help=setting_help(text, key), **options)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -151,9 +97,9 @@ def run(args: argparse.Namespace) -> int:
 
 def check_flags(args: argparse.Namespace) -> None:
     """Refuse missing annotations, and wrong settings and missing files of a new run, before PyTorch is imported."""
-    if args.data is not None and not isinstance(args.resume, bool):  # before --nproc prepares the data, maybe for long
-        raise ConfigError("with annotations, a run continues in its folder; leave out resume=PATH")
     if args.data is not None:
+        if not isinstance(args.resume, bool):  # before --nproc prepares the data, maybe for long
+            raise ConfigError("with annotations, a run continues in its folder; leave out --resume PATH")
         from posenet.annotations.find_annotations import find_annotations
 
         find_annotations(Path(args.data), None if args.val is None else Path(args.val))
@@ -180,17 +126,17 @@ def prepare_annotations(args: argparse.Namespace) -> None:
 def train_with_flags(args: argparse.Namespace, runtime: Runtime | None) -> int:
     """Train as the flags say; return the exit status, ``STOPPED_STATUS`` if a signal has stopped the run."""
     if args.prepare:
-        if not was_started_by_us(os.environ):
+        if not was_started_by_us():
             prepare_annotations(args)
         return 0
-    from posenet.data import annotations_to_stores
+    from posenet.data import build
     from posenet.training.train import train
 
     if args.opt_level:
         amp = APEX_OPT_LEVELS[args.opt_level]
         _log.info("--opt-level %s is an option of Apex; using --amp %s", args.opt_level, amp)
-    if args.data is not None and was_started_by_us(os.environ):  # by a process that has reported on the data
-        logging.getLogger(annotations_to_stores.__name__).setLevel(logging.ERROR)
+    if args.data is not None and was_started_by_us():  # by a process that has reported on the data
+        logging.getLogger(build.__name__).setLevel(logging.ERROR)
     result = train(
         args.config if args.data is None else args.data,
         _overrides(args),

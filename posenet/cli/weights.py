@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 
 from posenet.checkpoints.named import NAMED_WEIGHTS, cached_path, fetch_weights, find_weights
-from posenet.cli.logging_setup import print_message
+from posenet.cli.main import print_message
 from posenet.cli.options import (
     CHECKPOINT_HELP,
     add_config_options,
+    add_overwrite_option,
     add_quiet_option,
-    add_weights_output,
     input_files,
+    requested_config,
 )
-from posenet.cli.predictor_options import requested_config
 from posenet.errors import ConfigError
 from posenet.files import check_outputs
 from posenet.messages import pluralize, to_single_line
@@ -33,42 +33,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     fetcher.add_argument("names", nargs="+", metavar="NAME", help="name that posenet weights list shows")
     importer = add_action("import", "convert a published weights file to a checkpoint with its configuration")
     importer.add_argument("weights", metavar="FILE", help="a published file, or the name of published weights")
-    add_weights_output(importer)
     add_config_options(importer)
     exporter = add_action("export", "convert a checkpoint to the format of the paper's authors, for their code")
     exporter.add_argument("weights", metavar="FILE", help=CHECKPOINT_HELP)
-    add_weights_output(exporter)
+    for action in (importer, exporter):
+        action.add_argument("--output", required=True, metavar="FILE.pth", help="file to write")
+        add_overwrite_option(action)
 
 
 def run(args: argparse.Namespace) -> None:
     """List, download or convert weights."""
     if args.action == "list":
-        _print_list()
+        for name, entry in NAMED_WEIGHTS.items():
+            path = cached_path(name)
+            print_message(f"{name}: {to_single_line(entry.description)}")
+            print_message(f"    licence  {to_single_line(entry.license)}")
+            print_message(f"    source   {to_single_line(entry.url)}")
+            print_message(f"    file     {path}{'' if path.is_file() else ' (not downloaded)'}")
     elif args.action == "fetch":
-        _fetch(args.names)
+        for name in args.names:
+            if name not in NAMED_WEIGHTS:
+                raise ConfigError(f"{name} is not the name of published weights; known: {', '.join(NAMED_WEIGHTS)}")
+        for name in args.names:
+            print_message(f"{name} is in {fetch_weights(name)}")
     else:
         _convert(args)
-
-
-def _print_list() -> None:
-    for name, entry in NAMED_WEIGHTS.items():
-        path = cached_path(name)
-        lines = {
-            "licence": entry.license,
-            "source": entry.url,
-            "file": f"{path}{'' if path.is_file() else ' (not downloaded)'}",
-        }
-        print_message(f"{name}: {to_single_line(entry.description)}")
-        for title, text in lines.items():
-            print_message(f"    {title:<9}{to_single_line(text)}")
-
-
-def _fetch(names: list[str]) -> None:
-    for name in names:
-        if name not in NAMED_WEIGHTS:
-            raise ConfigError(f"{name} is not the name of published weights; known: {', '.join(NAMED_WEIGHTS)}")
-    for name in names:
-        print_message(f"{name} is in {fetch_weights(name)}")
 
 
 def _convert(args: argparse.Namespace) -> None:

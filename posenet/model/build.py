@@ -52,17 +52,16 @@ def _try_out(network: nn.Module, config: Config) -> None:
     called = f"{what} is tried out with one image of 64 x 64, the smallest input"
     with torch.no_grad(), torch.random.fork_rng(devices=[]), note_in_errors(called):
         images = torch.zeros(1, 3, INPUT_MULTIPLE, INPUT_MULTIPLE)
-        predictions, maps = network(images), network.heatmaps(images)  # type: ignore[operator]
+        maps = _shape(network.heatmaps(images))  # type: ignore[operator]
+        stacks = [[_shape(scale) for scale in stack] for stack in network(images)]
     network.train(was_training)
     channels, size = config.model.skeleton.num_channels, INPUT_MULTIPLE // MAP_STRIDE
     scales = [(1, channels, size >> scale, size >> scale) for scale in range(NUM_SCALES)]
-    if _shape(maps) != str(scales[0]):
-        raise ConfigError(f"{what}: heatmaps returns {_shape(maps)} for one image of 64 x 64, not {scales[0]}")
-    found = [[_shape(maps) for maps in stack] for stack in predictions]
-    expected = [str(shape) for shape in scales]
-    if not config.loss.function and (not found or any(shapes != expected for shapes in found)):
-        raise ConfigError(f"{what}: forward returns {found} for one image of 64 x 64, not stacks of {scales}")
+    if maps != scales[0]:
+        raise ConfigError(f"{what}: heatmaps returns {maps} for one image of 64 x 64, not {scales[0]}")
+    if not config.loss.function and (not stacks or any(shapes != scales for shapes in stacks)):
+        raise ConfigError(f"{what}: forward returns {stacks} for one image of 64 x 64, not stacks of {scales}")
 
 
-def _shape(maps: object) -> str:
-    return str(tuple(maps.shape)) if isinstance(maps, Tensor) else f"a {type(maps).__name__}"
+def _shape(maps: object) -> object:
+    return tuple(maps.shape) if isinstance(maps, Tensor) else f"a {type(maps).__name__}"

@@ -14,8 +14,6 @@ from torch.nn import functional as F
 
 SQUEEZE_REDUCTION = 16
 """Squeeze-and-excitation reduces the channels by this factor."""
-
-
 MIN_CELLS_TO_TRANSPOSE = 2048
 """Cells of a batch of maps from which on a transposed convolution pays for summing its kernel in every step (CPUs)."""
 
@@ -125,10 +123,7 @@ class Residual(nn.Module):
 
 
 class SqueezeExcite(nn.Module):
-    """Scale each channel by a factor in (0, 1) that depends on the means of all channels.
-
-    Hu et al., arXiv 1709.01507.
-    """
+    """Scale each channel by a factor in (0, 1) that depends on the means of all channels (Hu et al., 1709.01507)."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

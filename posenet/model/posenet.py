@@ -165,9 +165,7 @@ class Stack(nn.Module):
 class Hourglass(nn.Module):
     """Downsample four times by 2, upsample again, and add skip connections at every resolution.
 
-    This is one level, which contains all coarser ones.
-
-    ``channels`` lists those of this level and of all coarser ones, at least two. Each level halves height and width.
+    This is one level, which contains all coarser ones. ``channels`` lists those of this level and of the coarser ones.
     """
 
     def __init__(self, channels: Sequence[int]) -> None:

@@ -64,26 +64,19 @@ def _name_pairs() -> Iterator[NamePair]:
     for index in range(6):
         yield from _conv_norm(f"stem.dilated.{index}", f"pre.dilation.{index}")
     for level in range(NUM_SCALES - 1):
-        yield from _hourglass_level("stacks.#.hourglass" + ".inner" * level, f"hourglass.#.hg.{level}")
+        ours, published = "stacks.#.hourglass" + ".inner" * level, f"hourglass.#.hg.{level}"
+        for index, name in {0: "skip", 1: "down", 2: "up", 4: "inner"}.items():
+            yield from _residual(f"{ours}.{name}", f"{published}.{index}")
+        yield from _conv_norm(f"{ours}.smooth", f"{published}.3")
     for scale in range(NUM_SCALES):
-        yield from _head_features(f"stacks.#.heads.{scale}.features", f"features.#.before_regress.{scale}")
-        yield f"stacks.#.heads.{scale}.output", f"outs.#.{scale}.conv"
+        ours, published = f"stacks.#.heads.{scale}", f"features.#.before_regress.{scale}"
+        for index in range(2):
+            yield from _conv_norm(f"{ours}.features.{index}", f"{published}.{index}")
+        yield f"{ours}.features.2.squeeze", f"{published}.2.fc.0"
+        yield f"{ours}.features.2.excite", f"{published}.2.fc.2"
+        yield f"{ours}.output", f"outs.#.{scale}.conv"
         yield from _conv_norm(f"merges.#.{scale}.maps", f"merge_preds.#.{scale}.conv")
         yield from _conv_norm(f"merges.#.{scale}.features", f"merge_features.#.{scale}.conv")
-
-
-def _hourglass_level(ours: str, published: str) -> Iterator[NamePair]:
-    for index, name in enumerate(("skip", "down", "up")):
-        yield from _residual(f"{ours}.{name}", f"{published}.{index}")
-    yield from _conv_norm(f"{ours}.smooth", f"{published}.3")
-    yield from _residual(f"{ours}.inner", f"{published}.4")
-
-
-def _head_features(ours: str, published: str) -> Iterator[NamePair]:
-    for index in range(2):
-        yield from _conv_norm(f"{ours}.{index}", f"{published}.{index}")
-    yield f"{ours}.2.squeeze", f"{published}.2.fc.0"
-    yield f"{ours}.2.excite", f"{published}.2.fc.2"
 
 
 def _residual(ours: str, published: str) -> Iterator[NamePair]:

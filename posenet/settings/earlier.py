@@ -15,14 +15,8 @@ from posenet.settings.sections import Config
 DEFAULTS: dict[str, dict[str, Any]] = {
     "model": {"conv_std": 0.001},
     "loss": {"gamma": 2.0},
-    "optim": {
-        "name": "sgd",
-        "lr": 2.5e-4,
-        "weight_decay": 5e-4,
-        "warmup_epochs": 3.0,
-        "schedule": "step",
-        "max_grad_norm": 0.0,
-    },
+    "optim": {"name": "sgd", "lr": 2.5e-4, "weight_decay": 5e-4, "warmup_epochs": 3.0}
+    | {"schedule": "step", "max_grad_norm": 0.0},
 }
 """Defaults of the versions before 0.7, which hold for settings that are missing in checkpoints of them."""
 CONSTANTS: dict[str, Any] = {
@@ -69,24 +63,20 @@ _log = logging.getLogger(__name__)
 def upgrade(tables: Mapping[str, Any], source: str) -> dict[str, Any]:
     """The tables of a checkpoint with the settings that exist now, and the defaults of its version.
 
-    A log message names the settings that are left out, unless they have the value of today's constant.
+    A warning names the settings that are left out, unless they have the value of today's constant.
     """
     upgraded: dict[str, Any] = copy.deepcopy(DEFAULTS)
-    known = dataclasses.asdict(Config())
     ignored = []
-    for section, table in tables.items():
-        if section not in known:
-            ignored.append(str(section))
-        elif isinstance(table, Mapping):
-            upgraded[section] = upgraded.get(section, {}) | {key: table[key] for key in table if key in known[section]}
-            names = [f"{section}.{key}" for key in table if key not in known[section]]
-            ignored += [name for name in names if name not in CONSTANTS or _differs(tables, name)]
-        else:
-            upgraded[section] = table
+    for section, known in dataclasses.asdict(Config()).items():
+        table = tables.get(section, {})
+        if not isinstance(table, Mapping):
+            raise ConfigError(f"{source}: {section} must be a table")
+        upgraded.setdefault(section, {}).update({key: table[key] for key in table if key in known})
+        ignored += [f"{section}.{key}" for key in table if key not in known]
+    ignored = [name for name in ignored if name not in CONSTANTS or _differs(tables, name)]
+    ignored += [str(section) for section in tables if section not in upgraded]
     if ignored:
-        decides_people = any(name.startswith(("inference.", "tracking.")) for name in ignored)
-        level = logging.WARNING if decides_people else logging.INFO
-        _log.log(level, "%s: settings that do not exist any more are ignored: %s", source, ", ".join(ignored))
+        _log.warning("%s: settings that do not exist any more are ignored: %s", source, ", ".join(ignored))
     return upgraded
 
 

@@ -1,6 +1,7 @@
-"""Reading a configuration from TOML files, tables and ``section.key=value`` overrides.
+"""Reading a configuration from TOML files, tables and ``section.key=value`` overrides, and writing it.
 
-An error names the key that is unknown, or whose value has the wrong type or is out of range.
+A file may be an experiment of posenet, by its name. An error names the key that is unknown, or whose value has the
+wrong type or is out of range.
 """
 
 from __future__ import annotations
@@ -12,16 +13,15 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from posenet import extensions
 from posenet.errors import ConfigError
 from posenet.files import BACKSLASH_REMEDY, parse_toml, read_toml
-from posenet.messages import truncate_for_message
+from posenet.messages import suggest, truncate_for_message
 from posenet.settings.earlier import upgrade
-from posenet.settings.experiments import experiment_remedy, find_experiment, named_experiment
 from posenet.settings.sections import Config, DataSets
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton_file import (
@@ -32,13 +32,16 @@ from posenet.skeleton.skeleton_file import (
     skeleton_to_table,
 )
 
+EXPERIMENTS_FOLDER = Path(__file__).parent.parent / "experiments"
+"""The experiments that posenet brings along. In a checkout, the folder config/ is a link to it."""
+SETTINGS_FILE = "settings.toml"
+"""File in the folder of a run: an experiment with all its settings."""
 DATA_KEYS = ("train", "val", "val_images", "val_annotations")
 """Settings of ``data`` that name the data."""
 TRAINING_CODE_KEYS = ("model.network", "loss.function", "data.transform")
 """Settings that name code of the user which decides what a step computes, as "module:name"."""
 CODE_KEYS = (*TRAINING_CODE_KEYS, "log.callbacks")
 """All settings that name code of the user; see ``posenet.extensions``."""
-_CONTROL_CHARACTER = re.compile(r"[\x00-\x1f]")
 
 Settings = TypeVar("Settings")
 """``Config`` or one of its sections."""
@@ -65,19 +68,31 @@ def load_config(
         base, path = path, None
         _allow_code(config_to_dict(base), Path())
     pairs = [overrides] if isinstance(overrides, str) else list(overrides)
-    for pair in pairs:
-        if not isinstance(pair, str):
-            raise ConfigError(f"an override is a text such as 'train.epochs=3', not {truncate_for_message(pair)}")
     tables = config_to_dict(base or Config())
     if path is not None:
-        if not isinstance(path, (str, Path)):
-            raise ConfigError(f"an experiment is given by its name or path, not by {truncate_for_message(path)}")
         has_own_data = any(pair.partition("=")[0].strip() == "data.train" for pair in pairs)
         _update(tables, _read_experiment(path, has_own_data))
     config = config_from_dict(tables, str(path or "configuration"))
     for pair in pairs:
         _allow_code(apply_override(tables, pair), Path())
     return config_from_dict(tables, "an override") if pairs else config
+
+
+def experiment_names() -> list[str]:
+    """The names of all experiments that posenet brings along."""
+    return sorted(path.stem for path in EXPERIMENTS_FOLDER.glob("*.toml"))
+
+
+def named_experiment(source: object, folder: Path = Path()) -> str:
+    """The name of the experiment that a ``--config`` means; empty if it is a file or no text.
+
+    A file of the name in the folder comes first; a folder of the name, such as that of a run, is in nobody's way.
+    """
+    if not isinstance(source, (str, Path)):
+        return ""
+    path = Path(source)
+    is_name = path.name == str(source) and not path.suffix
+    return path.name if is_name and ((folder / path).is_dir() or not (folder / path).exists()) else ""
 
 
 def _read_experiment(source: str | Path, has_own_data: bool, derived: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -88,15 +103,18 @@ def _read_experiment(source: str | Path, has_own_data: bool, derived: tuple[Path
         derived: the files of which it is the base, the last one first.
     """
     folder = derived[0].parent if derived else Path()
-    name = named_experiment(source, folder)
-    path = find_experiment(name) if name else folder / source
+    name, names = named_experiment(source, folder), experiment_names()
+    remedy = f"give a name ({', '.join(names)}) or the path of a TOML file"
+    if name and name not in names:
+        raise ConfigError(f"there is no experiment {name}; {suggest(name, names)}{remedy}")
+    path = EXPERIMENTS_FOLDER / f"{name}.toml" if name else folder / source
     if path.suffix.lower() in (".yaml", ".yml", ".json"):
         raise ConfigError(
             f"{path} is no experiment, which is a TOML file; annotations are another argument: posenet train {path}"
         )
     if path.resolve() in [file.resolve() for file in derived]:
         raise ConfigError(f"{path} is the base of its own base; give the experiment {derived[0]} another base")
-    tables = read_toml(path, "configuration", "install posenet again" if name else experiment_remedy())
+    tables = read_toml(path, "configuration", remedy)
     _allow_code(tables, path.parent)
     base = tables.pop("base", None)
     data = tables.get("data")
@@ -126,8 +144,9 @@ def _update(tables: dict[str, Any], changes: Mapping[str, Any]) -> None:
 def _allow_code(tables: Mapping[str, Any], folder: Path) -> None:
     """Allow the code that the tables of a file or an override name, which is looked for in a folder."""
     for section, _, key in (key.partition(".") for key in CODE_KEYS):
-        names = tables[section].get(key, ()) if isinstance(tables.get(section), Mapping) else ()
-        for name in (names,) if isinstance(names, str) else names if isinstance(names, (list, tuple)) else ():
+        table = tables.get(section)
+        names = table.get(key) if isinstance(table, Mapping) else None
+        for name in names if isinstance(names, (list, tuple)) else [names]:
             if isinstance(name, str) and extensions.is_name(name):
                 extensions.allow(name, folder)
 
@@ -198,27 +217,21 @@ def apply_override(tables: dict[str, Any], pair: str) -> dict[str, Any]:
         known = [f"{name}.{key}" for name, own in tables.items() if isinstance(own, dict) and section in own]
         suggestion = f"; did you mean {' or '.join(known)}?" if known and not dot else ""
         raise ConfigError(f"override {pair!r} is not of the form section.key=value{suggestion}")
-    table = tables.setdefault(section, {})
-    if not isinstance(table, dict):
-        raise ConfigError(f"override {pair!r}: {section} is not a section")
+    text = text.strip()
     try:
-        table[name] = parse_toml(f"value = {text}")["value"]
-        if _takes_text(section, name) and not isinstance(table[name], (str, list, dict)):
-            table[name] = text.strip()  # a folder may be called 2024-05-01, 7 or true
+        value = parse_toml(f"value = {text}")["value"]
+        kind = typing.get_type_hints(Config).get(section)
+        expected = typing.get_type_hints(kind).get(name) if kind else None
+        if expected in (str, DataSets, Skeleton) and not isinstance(value, (str, list, dict)):
+            value = text  # a folder may be called 2024-05-01, 7 or true
     except ValueError as error:
-        table[name] = text.strip()
-        if table[name].startswith(("[", "{", '"', "'")):
+        value = text
+        if text.startswith(("[", "{", '"', "'")):
             raise ConfigError(
                 f"override {pair!r} is not valid TOML: {error}; write texts in quotes, as in [{{path='a.h5'}}]"
             ) from error
-    return {section: {name: table[name]}}
-
-
-def _takes_text(section: str, name: str) -> bool:
-    """Whether a setting may be any text."""
-    kind = typing.get_type_hints(Config).get(section)
-    expected = typing.get_type_hints(kind).get(name) if kind else None
-    return expected in (str, DataSets, Skeleton)
+    tables.setdefault(section, {})[name] = value
+    return {section: {name: value}}
 
 
 def _build_section(kind: type[Settings], table: Any, section: str) -> Settings:
@@ -250,38 +263,26 @@ def _convert_value(expected: Any, value: Any, key: str) -> Any:
     if dataclasses.is_dataclass(expected):
         return _build_section(typing.cast(type, expected), value, key)
     if origin in (types.UnionType, typing.Union):
-        return _convert_value(_member_for(members, value), value, key)
+        plain, structured = members  # a text or number, and a list or table
+        return _convert_value(structured if isinstance(value, (list, tuple, Mapping)) else plain, value, key)
     if origin is Literal:
         if type(value) not in map(type, members) or value not in members:
             raise ValueError(f"{key} must be one of {', '.join(map(json.dumps, members))}, not {shown}")
         return value
     if origin is tuple:
-        if not isinstance(value, (list, tuple)):
-            raise ValueError(f"{key} must be a list, not {shown}")
-        if members[-1] is not Ellipsis and len(value) != len(members):
-            raise ValueError(f"{key} must be a list of {len(members)} values, not {shown}")
+        is_list = isinstance(value, (list, tuple))
+        if not is_list or (members[-1] is not Ellipsis and len(value) != len(members)):
+            size = "" if members[-1] is Ellipsis else f" of {len(members)} values"
+            raise ValueError(f"{key} must be a list{size}, not {shown}")
         return tuple(_convert_value(members[0], item, key) for item in value)
     # Exactly the expected type, so that a bool is not accepted as an int; an int may stand for a float.
     if type(value) not in ((int, float) if expected is float else (expected,)):
         raise ValueError(f"{key} must be of type {expected.__name__}, not {shown}")
-    if isinstance(value, str) and _CONTROL_CHARACTER.search(value):
-        # In TOML, "C:\new" contains a line end.
+    if isinstance(value, str) and re.search(r"[\x00-\x1f]", value):  # in TOML, "C:\new" contains a line end
         raise ValueError(f"{key} contains a control character: {shown}; {BACKSLASH_REMEDY}")
     if expected is float and not abs(value) <= sys.float_info.max:
         raise ValueError(f"{key} must be finite, not {shown}")
     return expected(value)
-
-
-def _member_for(members: Sequence[Any], value: Any) -> Any:
-    """The member of a union for a value: that for a table or a list if it is one, else the first, which is neither.
-
-    A table that should be in a list gets the list type too, which refuses it.
-    """
-    for member in members:
-        takes_table = dataclasses.is_dataclass(member) and isinstance(value, Mapping)
-        if takes_table or (typing.get_origin(member) is tuple and isinstance(value, (list, tuple, Mapping))):
-            return member
-    return members[0]
 
 
 def _convert_skeleton(value: Any, key: str) -> Skeleton:

@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Literal
+from typing import Annotated, Literal, get_type_hints
 
 from posenet.extensions import is_name
 from posenet.skeleton import COCO, Skeleton
@@ -23,18 +23,33 @@ PADDING = 128
 """Value of the padding of images for prediction, in all three colour channels."""
 NUM_SCALES = 5
 """Resolutions at which every stack predicts: strides 4, 8, 16, 32 and 64."""
-MAX_COUNT = 10**9
-"""Upper limit of settings that count epochs, steps or frames."""
-COUNT = 0, MAX_COUNT
-SHARE = 0, 1
-NOT_NEGATIVE = 0, math.inf
-POSITIVE = math.ulp(0.0), math.inf  # from the smallest number above 0 on
-MAX_SEED = 2**63 - 1
-MAX_BATCH = 2**16
 MAX_SIDE = 2**16
 """Upper limit of heights and widths in pixels."""
-MAX_TASKS = 1024
-"""Upper limit of processes."""
+MAX_COUNT = 10**9
+"""Upper limit of settings that count epochs, steps or frames."""
+
+
+def _is_input_size(size: int | tuple[int, int]) -> bool:
+    """Whether the network accepts inputs of a size, one number for a square or (height, width)."""
+    sides = size if isinstance(size, tuple) else (size,)
+    return all(0 < side <= MAX_SIDE and side % INPUT_MULTIPLE == 0 for side in sides)
+
+
+# Types of settings, each with a condition that ``_Section`` checks, and its words.
+Share = Annotated[float, lambda value: 0 <= value <= 1, "from 0 to 1"]
+OpenShare = Annotated[float, lambda value: 0 < value < 1, "between 0 and 1"]
+NotNegative = Annotated[float, lambda value: value >= 0, "0 or more"]
+Positive = Annotated[float, lambda value: value > 0, "positive"]
+Count = Annotated[int, lambda value: 0 <= value <= MAX_COUNT, f"0 to {MAX_COUNT}"]
+PositiveCount = Annotated[int, lambda value: 1 <= value <= MAX_COUNT, f"1 to {MAX_COUNT}"]
+Seed = Annotated[int, lambda value: 0 <= value < 2**63, "0 to 2**63 - 1"]
+BatchSize = Annotated[int, lambda value: 1 <= value <= 2**16, f"1 to {2**16}"]
+Side = Annotated[int, lambda value: INPUT_MULTIPLE <= value <= MAX_SIDE, f"{INPUT_MULTIPLE} to {MAX_SIDE}"]
+InputSize = Annotated[int | tuple[int, int], _is_input_size, f"multiples of {INPUT_MULTIPLE}, up to {MAX_SIDE}"]
+InputSizeOrZero = Annotated[
+    int | tuple[int, int], lambda size: size == 0 or _is_input_size(size), "0 or multiples of 64"
+]
+CodeName = Annotated[str, lambda name: not name or is_name(name), '"module:name"']
 Switch = Literal[True, False, "auto"]
 """On, off, or as it is best."""
 ExifFrame = Literal["stored", "displayed"]
@@ -47,46 +62,34 @@ def _check(condition: bool, message: str) -> None:
         raise ValueError(message)
 
 
-def _check_ranges(section: object, name: str, **ranges: tuple[float, float]) -> None:
-    """Raise ``ValueError`` unless the settings of a section are in their ranges, limits included."""
-    for key, (low, high) in ranges.items():
-        expected = {NOT_NEGATIVE: "not be negative", POSITIVE: "be positive"}.get((low, high), f"be {low} to {high}")
-        _check(low <= getattr(section, key) <= high, f"{name}.{key} must {expected}")
+class _Section:
+    """Checks that the settings of a section are within the limits of their types."""
 
-
-def _check_code(key: str, name: str) -> None:
-    """Raise ``ValueError`` unless a name of code is empty or has the right form."""
-    _check(not name or is_name(name), f'{key} must be "module:name", not {name!r}')
-
-
-def _is_input_size(size: tuple[int, int]) -> bool:
-    """Whether the network accepts inputs of a (height, width)."""
-    return all(0 < side <= MAX_SIDE and side % INPUT_MULTIPLE == 0 for side in size)
+    def __post_init__(self) -> None:
+        section = type(self).__name__.removesuffix("Config").lower()
+        for name, kind in get_type_hints(type(self), globals(), include_extras=True).items():
+            if hasattr(kind, "__metadata__"):
+                is_allowed, words = kind.__metadata__
+                _check(is_allowed(getattr(self, name)), f"{section}.{name} must be {words}")
 
 
 @dataclass(frozen=True)
-class ModelConfig:
+class ModelConfig(_Section):
     """``model``: the network."""
 
-    stacks: int = 4
+    stacks: Annotated[int, lambda number: 1 <= number <= 16, "1 to 16"] = 4
     """Number of hourglasses."""
-    width: int = 256
+    width: Annotated[int, lambda width: 16 <= width <= 4096 and width % 16 == 0, "a multiple of 16, up to 4096"] = 256
     """Channels at stride 4. The stem has first a quarter and then half of them."""
-    growth: int = 128
+    growth: Annotated[int, lambda growth: 0 <= growth <= 4096 and growth % 2 == 0, "even, 0 to 4096"] = 128
     """Channels added at each coarser level of the hourglass."""
-    conv_std: float = 0.05
+    conv_std: Positive = 0.05
     """Standard deviation of the initial weights of convolutions."""
     skeleton: Skeleton = COCO
     """Keypoints and body parts to predict: "coco", the name of a TOML file (docs/custom_data.md), or a table."""
-    network: str = ""
+    network: CodeName = ""
     """A network of your own in the place of ``PoseNet``, as "module:name" (docs/extending.md). The other settings mean
     what it makes of them."""
-
-    def __post_init__(self) -> None:
-        _check_code("model.network", self.network)
-        _check_ranges(self, "model", stacks=(1, 16), conv_std=POSITIVE)
-        _check(16 <= self.width <= 4096 and self.width % 16 == 0, "model.width must be a multiple of 16, up to 4096")
-        _check(0 <= self.growth <= 4096 and self.growth % 2 == 0, "model.growth must be even, 0 to 4096")
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,7 @@ DataSets = str | tuple[str | DataSetConfig, ...]
 
 
 @dataclass(frozen=True)
-class DataConfig:
+class DataConfig(_Section):
     """``data``: the data sets and how they are read."""
 
     train: DataSets = ""
@@ -134,14 +137,14 @@ class DataConfig:
     """Folder of COCO images, for AP during training."""
     val_annotations: str = ""
     """COCO keypoint JSON, for AP during training."""
-    workers: int = 2
+    workers: Annotated[int, lambda number: 0 <= number <= 1024, "0 to 1024"] = 2
     """Worker processes of each data loader; 0 loads in the main process."""
     framing: Literal["person", "image"] = "person"
     """What a training sample shows: one main person at a fixed size, or the whole image."""
-    background: float = 0.1
+    background: Annotated[float, lambda share: 0 <= share < 1, "from 0 to below 1"] = 0.1
     """Share of the samples of an epoch that show images without people, if the stores contain any (build-hdf5
     --background); 0 leaves them out."""
-    transform: str = ""
+    transform: CodeName = ""
     """A function of your own that changes every training sample, as "module:name" (docs/own_data_set.md)."""
     exif_frame: ExifFrame = "displayed"
     """Frame of the annotations of images with an EXIF orientation, where their annotated size fits both frames. The
@@ -150,14 +153,11 @@ class DataConfig:
     """Allow images of data.val and data.val_images that are also trained on, to overfit on purpose."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _check_data_sets("data.train", self.train)
         _check_data_sets("data.val", self.val)
-        if not isinstance(self.val, str):
-            weights = [item.weight for item in self.val if isinstance(item, DataSetConfig)]
-            _check(set(weights) <= {1.0}, "data.val: validation reads every sample once; leave out the weights")
-        _check_ranges(self, "data", workers=(0, MAX_TASKS))
-        _check(0 <= self.background < 1, "data.background must be from 0 to below 1")
-        _check_code("data.transform", self.transform)
+        weights = [item.weight for item in self.val if isinstance(item, DataSetConfig)]
+        _check(set(weights) <= {1.0}, "data.val: validation reads every sample once; leave out the weights")
 
 
 def _check_data_sets(key: str, value: DataSets) -> None:
@@ -173,116 +173,101 @@ def _check_data_sets(key: str, value: DataSets) -> None:
 
 
 @dataclass(frozen=True)
-class AugmentConfig:
+class AugmentConfig(_Section):
     """``augment``: random changes to training samples."""
 
-    jitter_probability: float = 0.2
+    jitter_probability: Share = 0.2
     """Share of the samples with shifted colours."""
-    scale_probability: float = 0.8
+    scale_probability: Share = 0.8
     """Share of the samples that are rescaled."""
-    scale: tuple[float, float] = (0.7, 1.3)
+    scale: Annotated[tuple[float, float], lambda scale: 0 < scale[0] <= scale[1], "[low, high], above 0"] = (0.7, 1.3)
     """Range of the scale factor."""
-    degrees: float = 40.0
+    degrees: NotNegative = 40.0
     """The rotation is uniform between minus and plus this many degrees."""
-    shift: float = 50.0
+    shift: NotNegative = 50.0
     """The shift on each axis is uniform between minus and plus this many network-input pixels."""
-    flip_probability: float = 0.5
+    flip_probability: Share = 0.5
     """Share of the samples that are mirrored."""
-    cutout_probability: float = 0.0
+    cutout_probability: Share = 0.0
     """Share of the samples of which a square is covered."""
-    person_height: float = 0.6
+    person_height: Positive = 0.6
     """Share of the input height that the main person's box fills before the random scale."""
 
-    def __post_init__(self) -> None:
-        _check_ranges(self, "augment", jitter_probability=SHARE, scale_probability=SHARE, flip_probability=SHARE)
-        _check_ranges(self, "augment", cutout_probability=SHARE, degrees=NOT_NEGATIVE, shift=NOT_NEGATIVE)
-        _check_ranges(self, "augment", person_height=POSITIVE)
-        _check(0 < self.scale[0] <= self.scale[1], "augment.scale must be [low, high], above 0")
-
 
 @dataclass(frozen=True)
-class TargetsConfig:
+class TargetsConfig(_Section):
     """``targets``: the target maps. Sigmas are pixels of the network input."""
 
-    keypoint_sigma: float = 9.0
+    keypoint_sigma: Positive = 9.0
     """Standard deviation of the Gaussian of a keypoint."""
-    part_sigma: float = 7.0
+    part_sigma: Positive = 7.0
     """Standard deviation of the Gaussian across a body part."""
-
-    def __post_init__(self) -> None:
-        _check_ranges(self, "targets", keypoint_sigma=POSITIVE, part_sigma=POSITIVE)
 
 
 @dataclass(frozen=True)
-class LossConfig:
+class LossConfig(_Section):
     """``loss``: the focal L2 loss."""
 
-    function: str = ""
+    function: CodeName = ""
     """A loss of your own in the place of the focal L2 loss, as "module:name" (docs/extending.md). The other settings
     mean what it makes of them."""
-    gamma: float = 1.0
-    """Focal exponent, at least 1; or 0, which is plain L2."""
+    gamma: Annotated[float, lambda gamma: gamma == 0 or gamma >= 1, "0 (plain L2) or at least 1"] = 1.0
+    """Focal exponent, at least 1; or 0, which is plain L2. Between 0 and 1 the gradient would be infinite where a
+    prediction is exact."""
     stack_weights: tuple[float, ...] = ()
     """One weight per stack; empty means equal weights."""
 
     def __post_init__(self) -> None:
-        _check_code("loss.function", self.function)
-        # Between 0 and 1 the gradient is infinite where a prediction is exact.
-        _check(self.gamma == 0 or self.gamma >= 1, "loss.gamma must be 0 (plain L2) or at least 1")
+        super().__post_init__()
         valid = not self.stack_weights or (min(self.stack_weights) >= 0 and sum(self.stack_weights) > 0)
         _check(valid, "loss.stack_weights must not be negative and not all zero")
 
 
 @dataclass(frozen=True)
-class OptimConfig:
+class OptimConfig(_Section):
     """``optim``: the optimizer and the learning-rate schedule."""
 
     name: Literal["sgd", "adamw"] = "adamw"
     """Kind of optimizer."""
-    lr: float = 1e-3
+    lr: Positive = 1e-3
     """Learning rate of one process; see ``scale_lr``."""
     scale_lr: bool = True
     """Multiply the learning rate by the number of processes."""
-    weight_decay: float = 1e-4
+    weight_decay: NotNegative = 1e-4
     """Weight decay of all parameters, BatchNorm and biases included."""
-    warmup_epochs: float = 1.0
+    warmup_epochs: NotNegative = 1.0
     """The learning rate rises linearly over this many epochs; 0 starts at the full rate."""
     schedule: Literal["step", "cosine"] = "cosine"
     """step: the learning rate drops every ``step_epochs``. cosine: it falls along half a cosine, to 0 at the end of the
     last epoch; a resumed run with another ``train.epochs`` continues on the longer or shorter curve."""
-    step_epochs: int = 15
+    step_epochs: Count = 15
     """Epochs between two drops of the learning rate; 0 keeps the rate constant."""
-    step_factor: float = 0.2
+    step_factor: Annotated[float, lambda factor: 0 < factor <= 1, "above 0, up to 1"] = 0.2
     """Factor of each drop."""
-    accumulate: int = 1
+    accumulate: PositiveCount = 1
     """Number of batches with averaged gradients for one optimizer step."""
-    max_grad_norm: float = 1000.0
+    max_grad_norm: NotNegative = 1000.0
     """Clip the norm of the gradient to this value, which is above its usual values; 0 does not clip."""
-
-    def __post_init__(self) -> None:
-        _check_ranges(self, "optim", weight_decay=NOT_NEGATIVE, warmup_epochs=NOT_NEGATIVE, max_grad_norm=NOT_NEGATIVE)
-        _check_ranges(self, "optim", lr=POSITIVE, step_epochs=COUNT, accumulate=(1, MAX_COUNT))
-        _check(0 < self.step_factor <= 1, "optim.step_factor must be in (0, 1]")
 
 
 @dataclass(frozen=True)
-class TrainConfig:
+class TrainConfig(_Section):
     """``train``: the run."""
 
-    batch_size: int = 4
+    batch_size: BatchSize = 4
     """Samples per process and batch."""
-    epochs: int = 100
+    epochs: PositiveCount = 100
     """Passes over the training set."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the initial weights, the order of the samples and their augmentation."""
-    input_size: int | tuple[int, int] = 512
+    input_size: InputSize = 512
     """Network input in pixels: one number for a square, or [height, width]. With another one, change
     ``inference.height`` in the same ratio: the network finds people only of the sizes in training. ``posenet train
     data.yaml`` does so for a new run."""
     amp: Literal["auto", "off", "bf16", "fp16"] = "auto"
     """Precision of the network; off is float32. auto is bf16 on accelerators that compute in it natively, fp16 on
     others that are faster in it, and float32 on a CPU."""
-    loss_scale: float = 0.0
+    loss_scale: NotNegative = 0.0
     """Fixed loss scale for fp16; 0 adapts it."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:1, mps and so on; auto selects an accelerator if there is one."""
@@ -299,16 +284,10 @@ class TrainConfig:
     """Checkpoint to fine-tune from: a file, or a name that ``posenet weights list`` shows."""
     teacher: str = ""
     """Checkpoint of a stronger network to learn from, in the same forms; see ``distill``."""
-    evaluate_every: int = 1
+    evaluate_every: Count = 1
     """Epochs between COCO evaluations; 0 never evaluates. Needs data.val_images and data.val_annotations."""
-    patience: int = 0
+    patience: Count = 0
     """Stop after this many scores (AP, or the validation loss without AP) without a better one; 0 never stops."""
-
-    def __post_init__(self) -> None:
-        _check_ranges(self, "train", batch_size=(1, MAX_BATCH), epochs=(1, MAX_COUNT), seed=(0, MAX_SEED))
-        _check_ranges(self, "train", evaluate_every=COUNT, patience=COUNT, loss_scale=NOT_NEGATIVE)
-        allowed = f"a multiple of {INPUT_MULTIPLE}, up to {MAX_SIDE}, or two of them"
-        _check(_is_input_size(self.size), f"train.input_size must be {allowed}")
 
     @property
     def size(self) -> tuple[int, int]:
@@ -317,19 +296,14 @@ class TrainConfig:
 
 
 @dataclass(frozen=True)
-class DistillConfig:
+class DistillConfig(_Section):
     """``distill``: how a network learns from its teacher, ``train.teacher`` (docs/training.md)."""
 
-    weight: float = 0.5
+    weight: Share = 0.5
     """Share of the teacher in the target maps where there are labels; 0 leaves them to the labels, 1 ignores the
     labels. Without labels, such as in images without annotations or on masked people, the teacher alone counts."""
-    input_size: int | tuple[int, int] = 0
+    input_size: InputSizeOrZero = 0
     """Input of the teacher in pixels, in the form of ``train.input_size``; 0 means ``train.input_size``."""
-
-    def __post_init__(self) -> None:
-        _check_ranges(self, "distill", weight=SHARE)
-        allowed = f"0, a multiple of {INPUT_MULTIPLE}, up to {MAX_SIDE}, or two of them"
-        _check(self.size is None or _is_input_size(self.size), f"distill.input_size must be {allowed}")
 
     @property
     def size(self) -> tuple[int, int] | None:
@@ -351,24 +325,22 @@ class ParallelConfig:
 
 
 @dataclass(frozen=True)
-class AverageConfig:
+class AverageConfig(_Section):
     """``average``: averaging of the weights. The average is what is validated and saved."""
 
     kind: Literal["off", "ema", "swa"] = "off"
     """off: the weights themselves. ema: their exponential moving average. swa: the mean of the weights at the end of
     every cycle; needs frozen BatchNorm."""
-    decay: float = 0.9998
+    decay: OpenShare = 0.9998
     """Share of the old average that an optimizer step keeps (ema). It rises to this value over the first steps."""
-    cycle_epochs: int = 0
+    cycle_epochs: Count = 0
     """Epochs of a cycle, in which the learning rate falls from the first to the second value of ``cycle_lr``; 0 uses
     the schedule of ``optim``."""
-    cycle_lr: tuple[float, float] = (4e-5, 2e-5)
+    cycle_lr: Annotated[tuple[float, float], lambda rates: min(rates) > 0, "positive"] = (4e-5, 2e-5)
     """Learning rates of one process at the start and at the end of a cycle."""
 
     def __post_init__(self) -> None:
-        _check(0 < self.decay < 1, "average.decay must be between 0 and 1")
-        _check_ranges(self, "average", cycle_epochs=COUNT)
-        _check(min(self.cycle_lr) > 0, "average.cycle_lr must be positive")
+        super().__post_init__()
         _check(
             self.kind != "swa" or self.cycle_epochs > 0,
             "average.kind = swa averages at the end of every cycle; set average.cycle_epochs",
@@ -376,90 +348,69 @@ class AverageConfig:
 
 
 @dataclass(frozen=True)
-class GuardConfig:
+class GuardConfig(_Section):
     """``guard``: protection against exploding losses and gradients."""
 
-    factor: float = 12.0
+    factor: Annotated[float, lambda factor: factor == 0 or factor > 1, "above 1, or 0 for no such limit"] = 12.0
     """A step is skipped, on all ranks, if its loss or its gradient is above this many times the median of the last good
     steps (docs/training.md), or not finite; 0 compares with no median."""
-    threshold: float = 2e5
+    threshold: Positive = 2e5
     """A step is also skipped if the loss of one of its batches is larger than this."""
-
-    def __post_init__(self) -> None:
-        _check(self.factor == 0 or self.factor > 1, "guard.factor must be above 1, or 0 for no such limit")
-        _check_ranges(self, "guard", threshold=POSITIVE)
 
 
 @dataclass(frozen=True)
-class CheckpointConfig:
+class CheckpointConfig(_Section):
     """``checkpoint``: where a run is saved, and when, in addition to the end of every epoch."""
 
     path: str = ""
     """Folder of the run; empty means checkpoints/<name of the experiment>."""
-    every_steps: int = 0
+    every_steps: Count = 0
     """Optimizer steps between checkpoints; 0 is off."""
-    every_minutes: float = 10.0
+    every_minutes: NotNegative = 10.0
     """Minutes between checkpoints; 0 is off."""
-    keep: int = 3
+    keep: PositiveCount = 3
     """Number of newest checkpoints to keep; the best one is kept as well."""
-
-    def __post_init__(self) -> None:
-        _check_ranges(self, "checkpoint", every_steps=COUNT, every_minutes=NOT_NEGATIVE, keep=(1, MAX_COUNT))
 
 
 @dataclass(frozen=True)
-class LogConfig:
+class LogConfig(_Section):
     """``log``: what a run logs."""
 
-    every_steps: int = 20
+    every_steps: PositiveCount = 20
     """Optimizer steps between log lines."""
     tensorboard: Switch = "auto"
     """Write TensorBoard events. ``auto`` does if TensorBoard is installed; with ``true``, a message says if it is
     not."""
-    callbacks: tuple[str, ...] = ()
+    callbacks: Annotated[tuple[str, ...], lambda names: all(map(is_name, names)), '"module:name", one or more'] = ()
     """Logs of your own, each as "module:name" (docs/extending.md)."""
-
-    def __post_init__(self) -> None:
-        for name in self.callbacks:
-            _check_code("log.callbacks", name)
-        _check_ranges(self, "log", every_steps=(1, MAX_COUNT))
 
 
 @dataclass(frozen=True)
-class InferenceConfig:
+class InferenceConfig(_Section):
     """``inference``: prediction."""
 
-    height: int = 512
+    height: Side = 512
     """Images are resized to this height, then padded to a multiple of 64."""
-    scales: tuple[float, ...] = (1.0,)
+    scales: Annotated[tuple[float, ...], lambda scales: bool(scales) and min(scales) > 0, "positive"] = (1.0,)
     """The maps are averaged over inputs of these multiples of ``height``."""
     flip: bool = False
     """Average with the maps of the mirrored image."""
-    max_height: int = 2600
+    max_height: Side = 2600
     """Upper limit of the height of the network input."""
-    batch_size: int = 4
+    batch_size: BatchSize = 4
     """Images per batch."""
-    keypoint_threshold: float = 0.1
+    keypoint_threshold: OpenShare = 0.1
     """Smallest peak value of a keypoint map that becomes a candidate."""
-
-    def __post_init__(self) -> None:
-        side = INPUT_MULTIPLE, MAX_SIDE
-        _check_ranges(self, "inference", height=side, max_height=side, batch_size=(1, MAX_BATCH))
-        _check(bool(self.scales) and all(s > 0 for s in self.scales), "inference.scales must be positive")
-        _check(0 < self.keypoint_threshold < 1, "inference.keypoint_threshold must be in (0, 1)")
 
 
 @dataclass(frozen=True)
-class TrackingConfig:
+class TrackingConfig(_Section):
     """``tracking``: the identities of people in videos."""
 
-    confirm_frames: int = 3
+    confirm_frames: PositiveCount = 3
     """Frames in which a person must be seen before it gets an id."""
     smooth: bool = False
     """Remove the jitter of keypoints."""
-
-    def __post_init__(self) -> None:
-        _check_ranges(self, "tracking", confirm_frames=(1, MAX_COUNT))
 
 
 @dataclass(frozen=True)
@@ -490,3 +441,29 @@ class Config:
             self.train.batch_size > 1 or max(self.train.size) > INPUT_MULTIPLE or self.parallel.sync_bn,
             f"train.batch_size must be at least 2 where train.input_size is {INPUT_MULTIPLE}: BatchNorm needs 2 cells",
         )
+
+
+USUAL_HEIGHTS = 0.6, 1.6
+"""Smallest and largest height for prediction, as multiples of the height in training, that need no advice."""
+
+
+def advise_on_height(config: Config) -> str:
+    """What to say where people are predicted much larger or smaller than they were trained; empty elsewhere.
+
+    The network finds nobody then, and the AP, the best checkpoint and the drawings follow from that.
+    """
+    inference, (train_height, _) = config.inference, config.train.size
+    scale = min(inference.scales, key=lambda scale: abs(scale - 1))
+    height = inference.height * scale
+    if USUAL_HEIGHTS[0] <= height / train_height <= USUAL_HEIGHTS[1]:
+        return ""
+    return (
+        f"training has images of height {train_height} (train.input_size), but the AP and predictions use "
+        f"{height:g} (inference.height), where people have another size; --set "
+        f"inference.height={nearest_height(train_height / scale)} makes them agree"
+    )
+
+
+def nearest_height(height: float) -> int:
+    """The allowed height that is nearest to another one and fits the network without padding."""
+    return min(max(round(height / INPUT_MULTIPLE), 1) * INPUT_MULTIPLE, MAX_SIDE)

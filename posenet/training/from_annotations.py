@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from posenet.annotations.find_annotations import find_annotations
-from posenet.checkpoints.folder import CheckpointFolder, refuse_run_in_use, run_lock
-from posenet.data.annotations_to_stores import SKELETON_FILE, StorePlan, update_stores
+from posenet.checkpoints.folder import CheckpointFolder, run_lock
+from posenet.data.build import SKELETON_FILE, StorePlan, update_stores
 from posenet.data.store import Store
 from posenet.errors import CheckpointError, ConfigError
 from posenet.files import read_input, write_atomically
@@ -27,8 +27,8 @@ from posenet.images import require_image_folder, write_image
 from posenet.inference.evaluation import evaluate
 from posenet.messages import command_line, pluralize
 from posenet.settings import Config, load_config
-from posenet.settings.heights import nearest_height
 from posenet.settings.reading import DATA_KEYS, apply_override
+from posenet.settings.sections import nearest_height
 from posenet.skeleton import COCO
 from posenet.training.inputs import RUNS_FOLDER, Experiment, require_weights_to_train
 from posenet.visualization.sheets import draw_label_sheet
@@ -99,7 +99,6 @@ def prepare(
         )
     folder = Path(settings.checkpoint.path or RUNS_FOLDER / name_of_run(source))
     files = folder / "data"
-    refuse_run_in_use(folder)
     is_started = CheckpointFolder(folder).has_checkpoints()
     if is_started:
         origin = files / SOURCE_FILE

@@ -17,16 +17,22 @@ from typing import Any
 import posenet
 from posenet.annotations.coco import CocoImage
 from posenet.checkpoints.named import find_weights
-from posenet.data.inspection import describe_content, find_shared_images, find_stored_files
-from posenet.data.store_list import StoreList, count_background, open_data_sets, require_store_files
+from posenet.data.store_list import (
+    StoreList,
+    count_background,
+    describe_content,
+    find_shared_images,
+    find_stored_files,
+    open_data_sets,
+    require_store_files,
+)
 from posenet.devices.ranks import Ranks
 from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.extensions import digest_of_code
 from posenet.files import sha256_of
 from posenet.messages import truncate_for_message
 from posenet.settings import Config, DataSetConfig, DataSets, config_to_dict, load_config
-from posenet.settings.experiments import named_experiment
-from posenet.settings.reading import DATA_KEYS, TRAINING_CODE_KEYS
+from posenet.settings.reading import DATA_KEYS, TRAINING_CODE_KEYS, named_experiment
 
 RUNS_FOLDER = Path("checkpoints")  # parent of the default folder of a run
 HOST_SETTINGS = frozenset({"data.workers", "train.device"})

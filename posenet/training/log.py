@@ -28,8 +28,8 @@ from posenet.images import write_image
 from posenet.messages import MessageFormatter, pluralize, to_single_line
 from posenet.progress_bar import progress_bar
 from posenet.settings import Config, LogConfig, config_to_toml
-from posenet.settings.experiments import SETTINGS_FILE
-from posenet.settings.heights import advise_on_height
+from posenet.settings.reading import SETTINGS_FILE
+from posenet.settings.sections import advise_on_height
 from posenet.training.bad_steps import BadValue
 from posenet.training.inputs import describe_paths
 from posenet.training.optimizer import lr_factor

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from posenet.checkpoints.folder import CheckpointFolder
+from posenet.checkpoints.folder import CheckpointFolder, CheckpointWriter
 from posenet.checkpoints.weights import load_weights
-from posenet.checkpoints.writer import CheckpointWriter
 from posenet.data.dataset import Batch
 from posenet.devices.parallel import Runtime
 from posenet.devices.precision import make_grad_scaler

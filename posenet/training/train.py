@@ -21,10 +21,9 @@ from posenet.checkpoints.folder import RunStatusFile, run_lock
 from posenet.data.dataset import training_set
 from posenet.data.targets import TargetRenderer
 from posenet.devices.device import cudnn_flags, deterministic_algorithms, select_device
-from posenet.devices.launch import is_restarted
 from posenet.devices.parallel import Runtime
 from posenet.devices.precision import describe_training_mode, select_training_mode
-from posenet.devices.ranks import run_in_all_processes
+from posenet.devices.ranks import is_restarted, run_in_all_processes
 from posenet.devices.signals import catch_stop_signals
 from posenet.errors import ConfigError
 from posenet.images import write_image

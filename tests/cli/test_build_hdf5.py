@@ -142,19 +142,10 @@ def test_images_are_selected_by_ids_in_arguments_or_in_a_file() -> None:
     assert Store("b.h5").image_ids.tolist() == [1, 2]
 
 
-def test_an_existing_store_needs_overwrite(capsys: pytest.CaptureFixture[str]) -> None:
-    assert build("a.h5", "--limit 1") == 0
-    assert build("a.h5") == 2
-    assert "--overwrite" in capsys.readouterr().err
-    assert Store("a.h5").num_images == 1
-    assert build("a.h5", "--overwrite") == 0
-    assert Store("a.h5").num_images == 3
-
-
 @pytest.mark.parametrize(
     "arguments, expected",
     [
-        ("", "name the store with --output"),
+        ("", "give both --images and --annotations"),
         (f"{INPUTS} --verify --set data.train=a.h5", "name the store with --output"),
         ("--verify", "name the store with --output"),
         ("--output a.h5", "give both --images and --annotations"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -12,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import ANY
 
-import h5py
 import pytest
 
 from posenet.checkpoints.file import read_checkpoint
@@ -20,7 +18,7 @@ from posenet.cli.main import run_tool
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.settings import Config, config_from_dict, load_config
 from posenet.training.step import TrainStep
-from tests.helpers.locks import locked_by_another_process
+from tests.helpers.process_runs import locked_by_another_process
 from tests.helpers.run_logs import read_log
 from tests.helpers.tiny_training import TINY, Stores, data_settings
 
@@ -109,43 +107,21 @@ def test_the_run_folder_is_named_after_the_experiment_file_and_resumes_with_it(
     train: Train, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("mine.toml").write_text("[train]\nseed = 3\n")
-    assert train("--config", "mine.toml", "--max-steps", "1")[0] == 0
+    status, shown = train("--config", "mine.toml", "--max-steps", "1")
+    start = next(line for line in shown.splitlines() if line.startswith("Training 1 stack"))
+    assert status == 0 and "width 16" in start and "on 14 samples of " in start and len(start) < 160
+    assert "The run is in checkpoints/mine; " in shown and "--resume with more --max-steps, or without, cont" in shown
     status, error = train("--config", "mine.toml")
     assert status == 2 and "--resume" in error and error.count("\n") == 1
-    assert run_tool("train", ["--config", "mine.toml", "--resume", "--max-steps", "2"]) == 0
+    assert run_tool("train", ["--config", "mine.toml", "--resume", "--warmup", "--lr", "0.5", "--max-steps", "2"]) == 0
     config = config_of("checkpoints/mine/last.pth")
     assert (config.train.seed, config.model.width) == (3, 16)
+    assert (config.optim.warmup_epochs, config.optim.lr) == (1, 0.5)
     assert read_checkpoint("checkpoints/mine/last.pth")["progress"]["total_steps"] == 2
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     assert run_tool("train", ["--config", "mine.toml", "--max-steps", "3"]) == 0
     assert read_checkpoint("checkpoints/mine/last.pth")["progress"]["total_steps"] == 3
     assert "The launcher has started the run again: resuming from its newest checkpoint" in capsys.readouterr().err
-
-
-def test_a_run_is_fine_tuned_resumed_and_warmed_up_again_by_flags(
-    train: Train, caplog: pytest.LogCaptureFixture
-) -> None:
-    train("-p", "first", "--no-warmup", "--max-steps", "1")
-    with caplog.at_level("INFO"):
-        assert (
-            train("-p", "second", "--weights", "first/last.pth", "--freeze", "all-but-heads", "--max-steps=1")[0] == 0
-        )
-    assert "Fine-tuning" in caplog.text and "Frozen" in caplog.text
-    assert run_tool("train", ["--resume", "first", "--warmup", "--lr", "0.5", "--max-steps", "1"]) == 0
-    assert config_of("first/last.pth").optim.warmup_epochs == 1
-    assert "optim.lr: 1e-05 -> 0.5" in caplog.text
-
-
-def test_the_start_and_the_stop_name_what_a_user_looks_for(train: Train) -> None:
-    _, error = train("-p", "run", "--max-steps", "1")
-    start = next(line for line in error.splitlines() if line.startswith("Training 1 stack"))
-    assert "width 16" in start and "on 14 samples of " in start and len(start) < 160
-    assert "The run is in run; " in error
-    assert (
-        "Stopped after step 1 (epoch 1), saved in run/last.pth; --resume with more --max-steps, or without, continues"
-        in error
-    )
-    assert run_status() == "finished"
 
 
 def test_messages_from_before_the_run_are_in_its_log_once(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +143,6 @@ def test_a_rate_that_is_much_too_high_ends_with_advice_and_a_complete_log(train:
 @pytest.mark.parametrize(
     "flags, named",
     [
-        (["--set", "data.train="], "build-hdf5"),
         (["--set", "model.stack=2"], "model.stack"),
         (["--config", "yolo/data.yaml"], "annotations are another argument: posenet train yolo/data.yaml"),
         (["--freeze", "stem.*", "nothing*"], "nothing*"),
@@ -182,17 +157,6 @@ def test_bad_input_is_reported_in_one_line_and_no_checkpoint_is_written(
     assert named in last_line and "error:" in last_line
     assert "Traceback" not in error
     assert not list(tmp_path.glob("run/*.pth"))
-
-
-def test_a_store_with_damaged_images_is_named_in_one_short_line(train: Train, stores: Stores, tmp_path: Path) -> None:
-    damaged = tmp_path / "damaged.h5"
-    shutil.copy(stores["train"], damaged)
-    with h5py.File(damaged, "r+") as file:
-        file["images"][:] = 0
-    status, error = train("-p", "run", "--set", f"data.train={damaged}", "data.workers=1")
-    last_line = error.splitlines()[-1]
-    assert status == 2
-    assert "damaged.h5" in last_line and "Traceback" not in last_line and len(last_line) < 300
 
 
 def test_a_second_start_learns_first_of_all_that_the_folder_is_in_use(
@@ -226,23 +190,20 @@ def test_scripts_can_tell_a_run_that_a_signal_stopped_from_a_finished_one(
     assert run_status() == "finished"
 
 
-@pytest.mark.parametrize("tool", ["train", "train-parallel"])
 @pytest.mark.parametrize(
-    "launcher",
+    "words, remedy",
     [
-        {"RANK": "1", "WORLD_SIZE": "2"},
-        dict.fromkeys(("SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_ID"), "0")
-        | {"SLURM_JOB_ID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "a"},
+        ("train -p run", "posenet train-distributed (tools/train_distributed.py)"),
+        ("train-parallel -p run", "train-distributed"),
+        ("predict a.jpg", "a part of the list from standard input, see posenet docs scale"),
     ],
 )
 def test_several_processes_of_a_tool_for_one_are_refused(
-    tool: str, launcher: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: str, remedy: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in launcher.items():
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}.items():
         monkeypatch.setenv(name, value)
-    assert run_tool(tool, ["-p", "run"]) == 2
+    tool, *arguments = words.split()
+    assert run_tool(tool, arguments) == 2
     error = capsys.readouterr().err
-    assert "has started 2 processes of this tool" in error
-    assert "train-distributed" in error and "tools/train_distributed.py" in error
+    assert "has started 2 processes of this tool" in error and remedy in error

@@ -41,19 +41,6 @@ def test_the_list_shows_licence_source_and_file_of_all_names(
     assert capsys.readouterr().out.splitlines() == [*lines[:4], *mine]
 
 
-def test_fetching_says_what_it_downloads_and_where_it_is(
-    host: WeightsHost, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level("INFO"):
-        assert run_tool("weights", ["fetch", "mine"]) == 0
-    assert f"Downloading mine from {host.address}/mine.pth" in caplog.text and "licence: CC0" in caplog.text
-    name, path = capsys.readouterr().out.removesuffix("\n").split(" is in ")
-    assert name == "mine" and Path(path).read_bytes() == host.data
-    Path(path).unlink()
-    assert run_tool("weights", ["fetch", "mine", "--quiet"]) == 0
-    assert capsys.readouterr().err == ""
-
-
 def test_the_tools_accept_a_name(host: WeightsHost, tiny_coco: Path, stores: dict[str, Path]) -> None:
     images = tiny_coco / "val2017"
     annotations = tiny_coco / "annotations" / "person_keypoints_val2017.json"

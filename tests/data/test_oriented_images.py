@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from posenet.annotations.outlines import decode_mask
-from posenet.annotations.reader import read_annotation_file
 from posenet.data.build import build_store
 from posenet.data.dataset import PoseDataset
-from posenet.data.inspection import verify_store
-from posenet.data.store import Store
+from posenet.data.store import Store, verify_store
 from posenet.errors import DataError
+from posenet.inference.evaluation import evaluate
+from posenet.inference.predictor import Predictor
+from posenet.inference.result import Result
 from posenet.person import Person
-from posenet.settings import AugmentConfig, ExifFrame
+from posenet.settings import AugmentConfig, ExifFrame, InferenceConfig
 from posenet.skeleton import COCO
 from tests.helpers.drawn_data import document, make_record, person, write_annotations, write_store
-from tests.helpers.evaluations import evaluate_people
 from tests.helpers.oriented_images import BLOCK, OrientedImage, lit_centre, oriented_image
+from tests.helpers.spot_networks import SpotNetwork
 
 NOSE = COCO.keypoints.index("nose")
 DISPLAYED = [(orientation, "displayed") for orientation in range(1, 9)]
@@ -83,18 +83,6 @@ def test_the_keypoint_and_the_mask_stay_on_the_block(
                     assert found == pytest.approx(tuple(batch.joints[0, 0, NOSE, :2].tolist()), abs=1)
 
 
-@pytest.mark.parametrize("outline", ["polygon", "run lengths"])
-@pytest.mark.parametrize("orientation, exif_frame", [(3, "stored"), (6, "displayed"), (8, "stored")])
-def test_the_normal_form_is_not_turned_again(
-    tmp_path: Path, orientation: int, exif_frame: ExifFrame, outline: str
-) -> None:
-    images, annotations = write_one(tmp_path, oriented_image(orientation), "stored", outline)
-    document = read_annotation_file(annotations, folder=images, exif_frame=exif_frame).document
-    annotations.write_text(json.dumps(document))
-    again = read_annotation_file(annotations, folder=images, exif_frame=exif_frame)
-    assert again.document == document and not [one for one in again.adjustments if one.code.startswith("exif")]
-
-
 def test_mirrored_pixels_that_are_annotated_as_stored_are_refused(tmp_path: Path) -> None:
     images, annotations = write_one(tmp_path, oriented_image(7), "stored")
     with pytest.raises(DataError, match=r"a.jpg.*exif-mirrored"):
@@ -108,13 +96,17 @@ def test_a_prediction_at_the_lit_block_has_ap_1(tmp_path: Path, orientation: int
     offsets[0] = 0
     turned = {1: offsets, 3: -offsets, 6: np.stack([-offsets[:, 1], offsets[:, 0]], axis=1)}
 
-    def predict(pixels):
-        for image in pixels:
-            points = lit_centre(image) + turned[orientation if frame == "stored" else 1]
-            keypoints = np.concatenate([points, np.full((17, 1), 2)], axis=1)[None]
-            yield [Person(COCO.to_network_order(keypoints)[0], 1.0, COCO)]
+    class BlockPredictor(Predictor):
+        def decode_batch(self, pending, maps, frames):
+            return [Result(image, [self.person_at(lit_centre(image.image))]) for image in frames]
 
-    evaluation = evaluate_people(predict, images, annotations, exif_frame=frame)
+        def person_at(self, centre):
+            points = centre + turned[orientation if frame == "stored" else 1]
+            keypoints = np.concatenate([points, np.full((17, 1), 2)], axis=1)[None]
+            return Person(COCO.to_network_order(keypoints)[0], 1.0, COCO)
+
+    predictor = BlockPredictor(SpotNetwork(), InferenceConfig(height=64))
+    evaluation = evaluate(predictor, images, annotations, exif_frame=frame, progress=False)
     assert evaluation.metrics["AP"] == pytest.approx(1)
 
 

@@ -35,8 +35,8 @@ from posenet.data.build import build_store
 from posenet.images import write_image
 from posenet.model.published_names import rename_to_published
 from posenet.settings import config_to_dict, load_config
-from posenet.settings.experiments import EXPERIMENTS_FOLDER
-from tests.helpers.documentation import PAGES, Block, Command, page_name, parse_commands, read_blocks
+from posenet.settings.reading import EXPERIMENTS_FOLDER
+from tests.helpers.documentation import PAGES, Command, page_name, parse_commands, read_blocks
 from tests.helpers.drawn_people import write_dataset
 from tests.helpers.other_formats import (
     read_document,
@@ -99,37 +99,25 @@ def has_examples(page: Path) -> bool:
 def test_the_examples_of_a_page_work(page: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for block in read_blocks(page):
         where = f"{page_name(page)}:{block.line}"
+        if block.language in ("toml", "python") and (name := re.match(r"# (\S+\.(toml|py))\n", block.text)):
+            Path(name[1]).write_text(block.text, encoding="utf-8")
         if block.language == "toml":
-            write_settings(block)
+            tomllib.loads(block.text)
         elif block.language == "python":
             code = compile(block.text, where, "exec")
-            if name := re.match(r"# (\S+\.py)\n", block.text):
-                Path(name[1]).write_text(block.text, encoding="utf-8")
             if block.is_run:
                 exec(code, {})
         elif block.language == "sh":
             for command in parse_commands(block.text):
-                if not can_run(command):
+                if any(re.match(pattern, str(command)) for pattern in NOT_RUN.values()):
                     check_arguments(command)
-                else:
-                    before = {output: state_of(output) for output in outputs_of(command)}
-                    assert run_command(command, monkeypatch) == 0, f"{where}: {command}"
-                    for output, state in before.items():
-                        assert state_of(output) != state, f"{where}: {command} did not write {output}"
+                    continue
+                before = states_of_outputs(command)
+                assert run_command(command, monkeypatch) == 0, f"{where}: {command}"
+                unchanged = before.items() & states_of_outputs(command).items()
+                assert not unchanged, f"{where}: {command} did not write {unchanged}"
         else:
             assert block.language in ("", "text"), f"{where}: use sh, python, toml or text, not {block.language}"
-
-
-def write_settings(block: Block) -> None:
-    """Check a TOML block, and write the file that its first line names, if it does."""
-    tomllib.loads(block.text)
-    name = re.match(r"# (\S+\.toml)\n", block.text)
-    if name:
-        Path(name[1]).write_text(block.text, encoding="utf-8")
-
-
-def can_run(command: Command) -> bool:
-    return not any(re.match(pattern, str(command)) for pattern in NOT_RUN.values())
 
 
 def tool_and_arguments(command: Command) -> tuple[str, list[str]]:
@@ -171,16 +159,12 @@ def remove_outputs_of_the_project(tool: str, arguments: list[str]) -> None:
         shutil.rmtree(Path("checkpoints", config.stem), ignore_errors=True)
 
 
-def outputs_of(command: Command) -> list[Path]:
-    """The files and folders that the flags of a command name as its output; with ``--stats``, a store is an input."""
-    pairs = zip(command.words, command.words[1:])
+def states_of_outputs(command: Command) -> dict[str, tuple[int, ...]]:
+    """When the files of each output were written that a flag of a command names; with ``--stats``, a store is input."""
     flags = set(OUTPUT_FLAGS) - ({"--output"} if "--stats" in command.words else set())
-    return [Path(value) for flag, value in pairs if flag in flags and value != "-"]
-
-
-def state_of(output: Path) -> dict[Path, int]:
-    """The files of an output, with the times at which they were written."""
-    return {file: file.stat().st_mtime_ns for file in (output, *output.rglob("*")) if file.is_file()}
+    outputs = {value for flag, value in zip(command.words, command.words[1:]) if flag in flags and value != "-"}
+    files = {output: [Path(output), *Path(output).rglob("*")] for output in outputs}
+    return {name: tuple(file.stat().st_mtime_ns for file in files[name] if file.is_file()) for name in outputs}
 
 
 def check_arguments(command: Command) -> None:
@@ -299,7 +283,7 @@ def project(project_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """A copy of the folder as the working directory, and a camera and a window that need no hardware."""
     shutil.copytree(project_template, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("posenet.settings.experiments.EXPERIMENTS_FOLDER", tmp_path / "config")
+    monkeypatch.setattr("posenet.settings.reading.EXPERIMENTS_FOLDER", tmp_path / "config")
     open_video = cv2.VideoCapture
     FakeCapture.install(monkeypatch, count=100).release(100)
     is_file = {True: open_video, False: FakeCapture}

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import cv2
 import h5py
 import numpy as np
+import torch
 
 from posenet.annotations.outlines import decode_mask, encode_mask
 from posenet.annotations.people import People, read_dataset
 from posenet.data.build import build_store
-from posenet.data.store import PERSON_TYPE, Record, Store
-from posenet.data.store_writer import open_store_writer
+from posenet.data.dataset import Batch
+from posenet.data.store import PERSON_TYPE, Record, Store, open_store_writer
 from posenet.skeleton import COCO
 
 HEIGHT, WIDTH = 120, 160
@@ -180,3 +181,13 @@ def build_both(coco: Path) -> dict[str, Path]:
 def file_contents(folder: Path) -> dict[str, bytes]:
     """The bytes of all files in a folder and below it, by path."""
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def same_batches(a: Sequence[Batch], b: Sequence[Batch]) -> bool:
+    """Whether two sequences of batches have equal tensors and faults."""
+    return len(a) == len(b) and all(map(same_batch, a, b))
+
+
+def same_batch(a: Batch, b: Batch) -> bool:
+    same_tensors = all(torch.equal(x, y) for x, y in zip(a[:5], b[:5]))
+    return same_tensors and tuple(a.faults) == tuple(b.faults)

@@ -20,6 +20,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from posenet.checkpoints.file import read_checkpoint
+from posenet.checkpoints.folder import run_lock
 from tests.helpers.run_logs import read_log
 
 TIMEOUT_SECONDS = 120
@@ -72,6 +73,38 @@ def in_forked_process(test: Callable[..., None]) -> Callable[..., None]:
 def wait_for_exit(pid: int) -> int:
     """Wait for a process; return its exit status, or the negative number of the signal that ended it."""
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@contextlib.contextmanager
+def locked_by_another_process(folder: Path) -> Iterator[int]:
+    """Within this context another process, whose id is yielded, holds the lock of ``folder``."""
+    reader, writer = os.pipe()
+
+    def hold_lock() -> None:
+        with run_lock(folder):
+            os.write(writer, b"x")
+            signal.pause()
+
+    pid = fork_process(hold_lock)
+    os.read(reader, 1)
+    try:
+        yield pid
+    finally:
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):  # the test may have waited for the process
+            os.kill(pid, signal.SIGKILL)
+            wait_for_exit(pid)
+        os.close(reader)
+        os.close(writer)
+
+
+def other_process_can_lock(folder: Path) -> bool:
+    """Whether a process other than this one can take the lock of ``folder``."""
+
+    def take_lock() -> None:
+        with run_lock(folder):
+            pass
+
+    return wait_for_exit(fork_process(take_lock)) == 0
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from posenet.data.targets import TargetRenderer
+from posenet.person import Person
 from posenet.settings import TargetsConfig
 from posenet.skeleton import COCO
 
@@ -25,6 +26,13 @@ def standing_person(x: float, y: float, size: float = 1.0, degrees: float = 0.0)
     matrix = size * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     points = np.array([STANDING[name] for name in COCO.keypoints]) @ matrix.T + (x, y)
     return np.concatenate([points, np.ones((18, 1))], axis=1).astype(np.float32)
+
+
+def person_at(x: float, y: float = 200.0, size: float = 0.5, noise: np.ndarray | float = 0.0) -> Person:
+    """A person with all keypoints who stands at (x, y); ``noise`` is added to the positions."""
+    keypoints = standing_person(x, y, size)
+    keypoints[:, :2] += noise
+    return Person(keypoints, 0.9)
 
 
 def render_people(*people: np.ndarray, size: tuple[int, int] = (96, 128)) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The experiments that posenet brings along, by name."""
+"""The experiments that posenet brings along, by name, and heights that agree in training and in prediction."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ import pytest
 from posenet.cli import main as cli
 from posenet.data import augment, targets
 from posenet.errors import ConfigError
-from posenet.inference import image_to_maps
+from posenet.inference import networks
 from posenet.inference.decoder import decode
+from posenet.inference.predictor import Predictor
 from posenet.model import posenet
 from posenet.settings import DataConfig, config_to_dict, load_config
 from posenet.settings.earlier import CONSTANTS
-from posenet.settings.experiments import EXPERIMENTS_FOLDER, experiment_names
+from posenet.settings.reading import EXPERIMENTS_FOLDER, experiment_names
+from posenet.settings.sections import advise_on_height
 from posenet.training import bad_steps, batches, loss, optimizer, teacher, validation
+from tests.helpers.networks import write_checkpoint
 from tests.helpers.source_files import ROOT
 
 NAMES = {"demo", "overfit", "photographs", "simplepose_384", "simplepose_512", "simplepose_swa", "small", "tiny"}
@@ -63,9 +66,9 @@ def test_an_experiment_means_what_it_meant_in_version_0_6(name: str) -> None:
 def test_the_constants_of_earlier_settings_are_those_of_the_formulas() -> None:
     formulas = {
         "model.linear_std": posenet.LINEAR_STD,
-        "augment.jitter_hue": augment.JITTER_HUE,
-        "augment.jitter_saturation": augment.JITTER_SATURATION,
-        "augment.jitter_value": augment.JITTER_VALUE,
+        "augment.jitter_hue": augment.JITTER[0],
+        "augment.jitter_saturation": augment.JITTER[1],
+        "augment.jitter_value": augment.JITTER[2],
         "augment.cutout": augment.CUTOUT,
         "targets.part_margin": targets.PART_MARGIN,
         "targets.threshold": targets.THRESHOLD,
@@ -81,7 +84,7 @@ def test_the_constants_of_earlier_settings_are_those_of_the_formulas() -> None:
         "data.max_unreadable": batches.MAX_UNREADABLE,
         "guard.max_skips": bad_steps.MAX_SKIPS,
         "log.pictures": validation.NUM_DRAWN,
-        "inference.max_width": image_to_maps.MAX_WIDTH,
+        "inference.max_width": networks.MAX_WIDTH,
         "inference.part_threshold": decode.PART_THRESHOLD,
     }
     assert {key: CONSTANTS[key] for key in formulas} == json.loads(json.dumps(formulas))
@@ -158,3 +161,35 @@ def test_own_data_replace_all_data_of_an_experiment_by_name() -> None:
 def test_an_unknown_experiment_is_an_error_that_names_all(path: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_config(path)
+
+
+def test_a_height_for_prediction_that_does_not_go_with_training_is_named_with_its_remedy() -> None:
+    for name in experiment_names():
+        assert advise_on_height(load_config(name)) == ""
+    for framing in ("image", "person"):
+        advice = advise_on_height(load_config("tiny", ["train.input_size=128", f"data.framing={framing}"]))
+        assert "height 128 (train.input_size)" in advice and "use 384 (inference.height)" in advice
+        assert "--set inference.height=128 makes" in advice
+    large = ["train.input_size=[512, 256]", "inference.height=256"]
+    assert "--set inference.height=512" in advise_on_height(load_config("tiny", large))
+    for train, scale, nearest in ((64, 4, 64), (2**16, 0.5, 2**16)):
+        extreme = [f"train.input_size={train}", "inference.height=1024", f"inference.scales=[{scale}]"]
+        assert f"--set inference.height={nearest} makes" in advise_on_height(load_config("tiny", extreme))
+    assert advise_on_height(load_config("tiny", [*large, "inference.scales=[0.5, 2]"])) != ""
+    assert advise_on_height(load_config("tiny", [*large, "inference.scales=[1.8, 0.2]"])) == ""
+
+
+def test_a_predictor_warns_of_another_height_than_that_of_the_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = ("train.input_size=128", "inference.height=128")
+    caplog.set_level("WARNING", "posenet")
+    trained = write_checkpoint(tmp_path / "a.pth", "data.train=a.h5", *settings)
+    for options in ({}, {"height": 192}, {"height": 64, "scales": (2,)}):
+        Predictor(trained, backend="torch", **options)
+    # Of weights from elsewhere, it is not known how they were trained.
+    Predictor(write_checkpoint(tmp_path / "b.pth", *settings), backend="torch", height=512)
+    assert not caplog.messages
+    Predictor(trained, backend="torch", height=512)
+    [message] = caplog.messages
+    assert message.startswith(f"{trained}: training has images of height 128") and "height=128 makes" in message

@@ -66,6 +66,7 @@ def test_overrides_replace_values_of_the_file_and_of_earlier_overrides(tmp_path:
     path = write(tmp_path, "[model]\nstacks = 2\nwidth = 64\n")
     config = load_config(path, ["model.stacks=3", "model.stacks=1"])
     assert (config.model.stacks, config.model.width) == (1, 64)
+    assert load_config(path, "model.stacks=3").model.stacks == 3  # one text
 
 
 @pytest.mark.parametrize(
@@ -132,19 +133,6 @@ def test_overrides_and_files_change_the_base(tmp_path: Path) -> None:
     assert load_config(base=base) == base
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ["train.input_size=[256, 192]", "train.freeze=['stem.*']", "data.train=a.h5", "inference.scales=[0.5, 1, 1.5]"],
-        ["data.train=[{path='a-*.h5', weight=0.5}, {path=['b.h5', 'c.h5'], name='x'}]"],
-    ],
-)
-def test_a_round_trip_through_tables_changes_nothing(overrides: list[str]) -> None:
-    config = load_config(None, overrides)
-    assert config != Config() and config_from_dict(config_to_dict(config)) == config
-    assert load_config(None, ["data.train=d.h5"], base=config).data.train == "d.h5"
-
-
 def test_data_sets_can_be_tables_of_a_file_and_are_named_after_their_files(tmp_path: Path) -> None:
     text = '[[data.train]]\npath = "data/a.h5"\n\n[[data.train]]\npath = "b.h5"\nweight = 2\nname = "own"\n'
     sets = load_config(write(tmp_path, text)).data.train
@@ -167,13 +155,11 @@ def test_data_sets_can_be_tables_of_a_file_and_are_named_after_their_files(tmp_p
 )
 def test_wrong_data_sets_are_errors(value: str, message: str) -> None:
     assert message in error_of(f"data.train={value}")
-    assert "\n" not in error_of(f"data.train={value}")
 
 
 def test_settings_that_no_longer_exist_are_named_in_one_line_and_ignored(caplog: pytest.LogCaptureFixture) -> None:
     tables = {"model": {"stacks": 2, "colour": "red"}, "train": {"epochs": 3}, "removed": {"key": 1}}
-    with caplog.at_level("INFO"):
-        config = config_from_dict(tables, "old.pth", from_checkpoint=True)
+    config = config_from_dict(tables, "old.pth", from_checkpoint=True)
     assert (config.model.stacks, config.train.epochs) == (2, 3)
     assert caplog.messages == ["old.pth: settings that do not exist any more are ignored: model.colour, removed"]
     with pytest.raises(ConfigError, match="old.pth: unknown key model.colour"):
@@ -184,24 +170,11 @@ def test_settings_that_no_longer_exist_are_named_in_one_line_and_ignored(caplog:
         config_from_dict({"model": 3}, "old.pth", from_checkpoint=True)
 
 
-@pytest.mark.parametrize(
-    "name, value, level",
-    [
-        ("loss.keypoint_weight", 3.0, None),  # today's constant
-        ("augment.cutout", (0.1, 0.3), None),
-        ("loss.keypoint_weight", 5.0, "INFO"),
-        ("inference.part_threshold", 0.3, "WARNING"),  # people change with it
-    ],
-)
-def test_a_setting_that_is_a_constant_now_is_named_if_it_had_another_value(
-    name: str, value: Any, level: str | None, caplog: pytest.LogCaptureFixture
-) -> None:
-    section, _, key = name.partition(".")
-    with caplog.at_level("INFO"):
-        config_from_dict({section: {key: value}}, "old.pth", from_checkpoint=True)
-    assert [(record.levelname, record.getMessage().rpartition(" ")[2]) for record in caplog.records] == (
-        [(level, name)] if level else []
-    )
+def test_a_setting_that_is_a_constant_now_is_named_if_it_had_another_value(caplog: pytest.LogCaptureFixture) -> None:
+    config_from_dict({"augment": {"cutout": (0.1, 0.3)}, "loss": {"part_weight": 1}}, "old.pth", from_checkpoint=True)
+    assert caplog.messages == []
+    config_from_dict({"inference": {"part_threshold": 0.3}}, "old.pth", from_checkpoint=True)
+    assert caplog.messages[0].endswith("ignored: inference.part_threshold")
 
 
 def test_settings_that_a_checkpoint_lacks_have_the_defaults_of_its_version() -> None:
@@ -210,16 +183,6 @@ def test_settings_that_a_checkpoint_lacks_have_the_defaults_of_its_version() -> 
     optim = config.optim
     assert (optim.weight_decay, optim.warmup_epochs, optim.schedule, optim.max_grad_norm) == (5e-4, 3.0, "step", 0.0)
     assert config_from_dict(config_to_dict(Config()), from_checkpoint=True) == Config()
-
-
-def test_arguments_of_a_wrong_type_in_python_are_errors_of_one_line() -> None:
-    for overrides in ([3], [("train.epochs", 3)]):
-        with pytest.raises(ConfigError, match=r"an override is a text such as 'train.epochs=3', not "):
-            load_config("tiny", overrides)
-    for path in (7, ["a.toml"], b"a.toml"):
-        with pytest.raises(ConfigError, match="an experiment is given by its name or path, not by "):
-            load_config(path)
-    assert load_config(None, "train.epochs=3").train.epochs == 3
 
 
 def test_differences_list_each_changed_key_once() -> None:
@@ -378,3 +341,4 @@ def test_all_settings_are_read_as_they_were_written(overrides: list[str], tmp_pa
     for skeleton in (COCO, FACELESS, skeleton_from_table(table)):
         written = dataclasses.replace(config, model=ModelConfig(skeleton=skeleton))
         assert load_config(write(tmp_path, config_to_toml(written))) == written
+        assert config_from_dict(config_to_dict(written)) == written

@@ -14,9 +14,27 @@ import pytest
 from posenet.errors import DataError
 from posenet.images import read_image
 from posenet.visualization.curves import LOG_FILE, read_log, training_figure, write_curves
-from tests.helpers.run_logs import epoch_entry, train_entry
 
 Run = Callable[..., Path]
+
+
+def train_entry(step: int, epoch: int = 0, loss: float | None = 2.0, **changes: Any) -> dict[str, Any]:
+    return {
+        "kind": "train",
+        "step": step,
+        "time": 0.0,
+        "epoch": epoch,
+        "loss": loss,
+        "lr": 1e-3,
+        "samples_per_s": 9.0,
+        "data_wait": 0.1,
+        "terms": [[0.1] * 5, [0.2] * 5],
+        "gradient_norm": 5.0,
+    } | changes
+
+
+def epoch_entry(step: int, epoch: int, **changes: Any) -> dict[str, Any]:
+    return {"kind": "epoch", "step": step, "epoch": epoch, "train_loss": 3.0, "val_loss": 2.5} | changes
 
 
 @pytest.fixture

@@ -17,8 +17,7 @@ from posenet.visualization.drawing import (
     RIGHT,
     draw_people,
 )
-from tests.helpers.moving_people import person_at
-from tests.helpers.rendered_maps import standing_person
+from tests.helpers.rendered_maps import person_at, standing_person
 
 BLACK = np.zeros((384, 512, 3), np.uint8)
 

@@ -13,8 +13,7 @@ import pytest
 from posenet.cli.main import run_tool
 from posenet.images import write_image
 from tests.helpers.networks import write_checkpoint
-from tests.helpers.spot_data import write_spot_split
-from tests.helpers.spot_networks import spot_people_image
+from tests.helpers.spot_networks import spot_people_image, write_spot_split
 
 WITHOUT_PYTORCH = """
 import sys

@@ -10,18 +10,43 @@ import pytest
 import torch
 from torch import nn
 
-from posenet.inference.image_to_maps import InputBatch, Letterbox, plan_resampling, resample_map
-from posenet.inference.networks import TorchNetwork
+from posenet.inference.networks import InputBatch, Letterbox, TorchNetwork, plan_resampling, resample_map
 from posenet.inference.predictor import Predictor
 from posenet.person import Person
-from posenet.settings import InferenceConfig
+from posenet.settings import MAP_STRIDE, InferenceConfig
 from posenet.skeleton import COCO
-from tests.helpers.cubic_convolution import resample
 from tests.helpers.spot_networks import LinearSpotNetwork
 
 SIZES = [(480, 640), (480, 620), (427, 569)]
 """(height, width) of images with inputs of one size but different ratios of the scales, in the width."""
 DECODED = COCO.num_parts + COCO.num_keypoints
+
+
+def resample(maps: np.ndarray, source: Letterbox, target: Letterbox) -> np.ndarray:
+    """Cubic convolution of (C, h, w) maps of one inference scale to all cells of another one, (C, h', w') float64."""
+    rows, columns = (
+        cubic_weights(size, side // MAP_STRIDE, old / new)
+        for size, side, old, new in zip(maps.shape[1:], target.padded, source.resized, target.resized)
+    )
+    return rows @ maps.astype(np.float64) @ columns.T
+
+
+def cubic_weights(size: int, new_size: int, step: float) -> np.ndarray:
+    """(new_size, size) weights with a = -0.75; cells repeat at the border.
+
+    ``step`` is the distance of two new cells, in old cells. Keys: "Cubic Convolution Interpolation for Digital Image
+    Processing", IEEE Trans. ASSP 1981.
+    """
+    a = -0.75
+    position = (np.arange(new_size) + 0.5) * step - 0.5
+    weights = np.zeros((new_size, size))
+    for offset in (-1, 0, 1, 2):
+        cell = np.floor(position).astype(int) + offset
+        d = np.abs(position - cell)
+        near = ((a + 2) * d - (a + 3)) * d**2 + 1
+        far = a * (((d - 5) * d + 8) * d - 4)
+        np.add.at(weights, (np.arange(new_size), cell.clip(0, size - 1)), np.where(d <= 1, near, far))
+    return weights
 
 
 def noise_maps(images: np.ndarray) -> np.ndarray:
@@ -72,10 +97,10 @@ def test_maps_are_the_average_of_all_scales_and_mirrored_images(
                 passes.append(resample(mirrored, letterbox, target))
         rows, columns = target.decoded_cells
         expected = np.mean(passes, axis=0)[:, :rows, :columns]
-        maps = with_all.run_network(batch)[number]
+        maps = with_all.start_network(batch).wait()[number]
         assert maps.dtype == np.float32
         np.testing.assert_allclose(maps, expected, atol=1e-5)
-        np.testing.assert_array_equal(predictor.run_network(batch)[number], maps[:DECODED])
+        np.testing.assert_array_equal(predictor.start_network(batch).wait()[number], maps[:DECODED])
 
 
 @pytest.mark.parametrize(
@@ -89,10 +114,11 @@ def test_a_device_averages_like_the_host(settings: dict[str, Any]) -> None:
     nn.init.normal_(network.colours.weight, generator=torch.Generator().manual_seed(0))
     predictor = Predictor(network, InferenceConfig(**{"height": 100} | settings), device="cpu", amp="off")
     images = [np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8) for size in SIZES]
-    expected = predictor.run_network(predictor.prepare_inputs(images))
+    batch = predictor.prepare_inputs(images)
+    expected = predictor.start_network(batch).wait()
     assert isinstance(predictor.network, TorchNetwork)
     predictor.network.on_device = True
-    for maps, maps_of_host in zip(predictor.run_network(predictor.prepare_inputs(images)), expected, strict=True):
+    for maps, maps_of_host in zip(predictor.start_network(batch).wait(), expected, strict=True):
         np.testing.assert_allclose(maps, maps_of_host, atol=1e-4)
 
 
@@ -112,7 +138,7 @@ def test_a_function_may_write_to_the_same_arrays_again(settings: dict[str, objec
     pending = predictor.start_network(batch)
     for kept in arrays.values():
         kept[:] = np.nan
-    for maps, expected in zip(pending.wait(), Predictor(noise_maps, options).run_network(batch), strict=True):
+    for maps, expected in zip(pending.wait(), Predictor(noise_maps, options).start_network(batch).wait(), strict=True):
         np.testing.assert_array_equal(maps, expected)
 
 
@@ -120,7 +146,7 @@ def test_a_function_may_write_to_the_same_arrays_again(settings: dict[str, objec
 def test_the_networks_array_is_not_changed(scales: tuple[float, ...]) -> None:
     maps = {side: np.ones((1, COCO.num_channels, side // 4, side // 4), np.float32) for side in (64, 128)}
     predictor = Predictor(lambda images: maps[images.shape[1]], InferenceConfig(height=128, scales=scales, flip=True))
-    [averages] = predictor.run_network(prepare(predictor, [(128, 128)]))
+    [averages] = predictor.start_network(prepare(predictor, [(128, 128)])).wait()
     np.testing.assert_allclose(averages, 1, atol=1e-6)
     assert all((array == 1).all() for array in maps.values())
 
@@ -180,5 +206,5 @@ def test_maps_are_resampled_by_the_ratio_of_the_images(source, target):
     rows, columns = target.decoded_cells
     expected = resample(cells, source, target)[0, :rows, :columns]
     plan = plan_resampling(source, target)
-    needed = cells[0, : plan.cells[0], : plan.cells[1]]
-    np.testing.assert_allclose(resample_map(needed, plan), expected, rtol=0, atol=1e-5)
+    resampled = resample_map(cells[0, : plan[0].cells, : plan[1].cells], *plan)[:rows, :columns]
+    np.testing.assert_allclose(resampled, expected, rtol=0, atol=1e-5)
