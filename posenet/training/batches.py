@@ -108,16 +108,11 @@ def log_unreadable(batches: list[Batch]) -> int:
 
 def make_step_batches(config: Config, store: StoreList, runtime: Runtime) -> StepBatches:
     """The batches of this rank for the whole run."""
-    train = config.train
+    train, ranks = config.train, (runtime.rank, runtime.world_size)
     dataset = training_set(store, config)
+    counts = store.sample_counts(config.data.framing, config.data.background)
     sampler = TrainSampler(
-        len(dataset),
-        train.batch_size,
-        train.seed,
-        config.optim.accumulate,
-        runtime.rank,
-        runtime.world_size,
-        sample_counts=store.sample_counts(config.data.framing, config.data.background),
+        len(dataset), train.batch_size, train.seed, config.optim.accumulate, *ranks, sample_counts=counts
     )
     loader = BatchLoader(dataset, sampler, config.data.workers, supports_pinned_memory(runtime.device))
     return StepBatches(loader, sampler, config.optim.accumulate, train.epochs)

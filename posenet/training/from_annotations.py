@@ -30,7 +30,7 @@ from posenet.settings import Config, load_config
 from posenet.settings.reading import DATA_KEYS, apply_override
 from posenet.settings.sections import nearest_height
 from posenet.skeleton import COCO
-from posenet.training.inputs import RUNS_FOLDER, Experiment, require_weights_to_train
+from posenet.training.inputs import RUNS_FOLDER, Experiment
 from posenet.visualization.sheets import draw_label_sheet
 
 SOURCE_FILE = "source.txt"  # file with the path of the annotation file with which the run has begun
@@ -111,7 +111,6 @@ def prepare(
     elif weights := settings.train.weights:
         from posenet.checkpoints.weights import stored_config  # imports PyTorch
 
-        require_weights_to_train(weights)
         stored_config(weights)
     plan = StorePlan(
         train_file=train_file,

@@ -27,7 +27,7 @@ from posenet.data.store_list import (
     require_store_files,
 )
 from posenet.devices.ranks import Ranks
-from posenet.errors import CheckpointError, ConfigError, DataError
+from posenet.errors import ConfigError, DataError
 from posenet.extensions import digest_of_code
 from posenet.files import sha256_of
 from posenet.messages import truncate_for_message
@@ -75,16 +75,7 @@ def check_before_start(experiment: Experiment, overrides: Sequence[str]) -> None
             raise DataError(f"{error}; {how}, or name your own with data.train=FILE.h5") from error
         raise
     for path in filter(None, (config.train.weights, config.train.teacher)):
-        require_weights_to_train(path)
-
-
-def require_weights_to_train(name: str) -> None:
-    """``CheckpointError`` unless a path or a name means weights that a training can begin with or learn from."""
-    if Path(name).suffix.lower() == ".onnx":
-        raise CheckpointError(
-            f"{name} is an exported file, which cannot be trained; give the checkpoint that it was exported from"
-        )
-    find_weights(name)
+        find_weights(path)
 
 
 def _require_data(config: Config) -> None:

@@ -87,10 +87,8 @@ class ModelWithLoss(nn.Module):
             supervised: (N, C) uint8, 1 for the channels that the loss supervises; None means all.
 
         Returns:
-            (N, ...) float32; with ``FocalL2Loss`` (N, stacks, scales).
-
-        Raises:
-            ConfigError: a loss of other code returns something else.
+            (N, ...) float32; with ``FocalL2Loss`` (N, stacks, scales). ``ConfigError`` if a loss of other code returns
+            something else.
         """
         if self._compiled is None or not self.training:
             return self._loss_terms(images, joints, person_mask, mask_miss, supervised)

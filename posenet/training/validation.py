@@ -51,9 +51,8 @@ def validation_loss(
 ) -> float:
     """Mean loss per image of a wrapped ``ModelWithLoss``, over the samples of all ranks; ``loader`` has this rank's.
 
-    Raises:
-        DataError, OtherRankError: a larger share of the samples than ``MAX_UNREADABLE`` cannot be read.
-        StopRequested: ``stop_requested``, which is called before every batch, returned true on any rank.
+    ``StopRequested`` if ``stop_requested``, which is called before every batch, returned true on any rank;
+    ``DataError`` if a larger share of the samples than ``MAX_UNREADABLE`` cannot be read.
     """
 
     @errors_of_data()

@@ -78,10 +78,7 @@ def test_the_limit_of_the_gradient_is_relative_to_the_loss() -> None:
     assert policy.relative_gradient.limit == pytest.approx(30.0)
     bad = policy.relative_gradient.explain("gradient norm", 7000.0, unit=100.0)
     assert (bad.value, bad.limit) == (7000.0, pytest.approx(3000.0))
-
-
-def test_steps_without_a_gradient_do_not_make_the_next_one_bad() -> None:
-    """A loss of the user, or a fixed loss scale of fp16, may have no gradient for most batches."""
+    # A loss of the user, or a fixed loss scale of fp16, may have no gradient for most batches.
     policy = BadStepPolicy(GuardConfig(factor=10))
     for _ in range(60):
         policy.record_good(loss=2.0, gradient_norm=0.0)
