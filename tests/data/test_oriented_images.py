@@ -18,8 +18,7 @@ from posenet.inference.result import Result
 from posenet.person import Person
 from posenet.settings import AugmentConfig, ExifFrame, InferenceConfig
 from posenet.skeleton import COCO
-from tests.helpers.batches import same_batch
-from tests.helpers.drawn_data import document, make_record, person, write_annotations, write_store
+from tests.helpers.drawn_data import document, make_record, person, same_batch, write_annotations, write_store
 from tests.helpers.oriented_images import BLOCK, OrientedImage, lit_centre, oriented_image
 from tests.helpers.spot_networks import SpotNetwork
 
