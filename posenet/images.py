@@ -26,7 +26,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 from posenet.downloading import download_bytes, is_address, is_data_address, without_credentials
 from posenet.errors import DataError
 from posenet.files import open_input, read_input, require_regular_file, write_atomically
-from posenet.messages import to_single_line
+from posenet.messages import MAX_REASON, to_single_line
 
 _log = logging.getLogger(__name__)
 
@@ -46,8 +46,6 @@ FORMATS_WITH_SEVERAL_IMAGES = frozenset(["AVIF", "GIF", "PNG", "TIFF", "WEBP"])
 """Those whose files may be animations or have several pages."""
 REDUCTIONS = (8, 4, 2)
 """Factors by which a JPEG file can be decoded smaller, which takes less time."""
-MAX_REASON = 100
-"""Characters of a library's reason why an image cannot be read."""
 _REMEDY = "save it as JPEG or PNG, smaller if it is very large"
 _JPEG_START, _JPEG_SCAN, _JPEG_END = b"\xff\xd8", b"\xff\xda", b"\xff\xd9"
 _HEIF_BRANDS = frozenset(b"avif avis heic heix heim heis hevc hevx mif1 msf1".split())

@@ -79,7 +79,7 @@ MAX_UNREADABLE = 0.05
 """Default share of unreadable images above which a build fails."""
 VALIDATION_SHARE = 0.1
 """Share of the images that is split off for validation."""
-MAX_SIDE = 1536
+MAX_STORED_SIDE = 1536
 """Images of a run with a longer side, in pixels, are stored smaller: three times the largest input of an experiment."""
 SKELETON_FILE = "skeleton.toml"
 """Where the skeleton is drafted, if none is given."""
@@ -582,7 +582,7 @@ def _build(part: _Part, folder: Path, skeleton: Skeleton, warnings: list[str]) -
     write_atomically(path, json.dumps(file.document).encode())
     output = path.with_suffix(".h5")
     people = people_of(file, skeleton)
-    report = build_store(part.images, people, output, overwrite=True, max_side=MAX_SIDE, background=True)
+    report = build_store(part.images, people, output, overwrite=True, max_side=MAX_STORED_SIDE, background=True)
     store = report.store
     counts = [pluralize(store.num_images, "image"), store.skeleton.count(store.num_people)]
     counts += [pluralize(len(store), "sample")]
