@@ -52,7 +52,7 @@ def validation_loss(
     """Mean loss per image of a wrapped ``ModelWithLoss``, over the samples of all ranks; ``loader`` has this rank's.
 
     ``StopRequested`` if ``stop_requested``, which is called before every batch, returned true on any rank;
-    ``DataError`` if a larger share of the samples than ``MAX_UNREADABLE`` cannot be read.
+    ``DataError`` if a larger share of the samples than ``MAX_UNREADABLE_SAMPLES`` cannot be read.
     """
 
     @errors_of_data()
