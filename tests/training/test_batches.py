@@ -88,15 +88,6 @@ def test_the_stream_has_the_batches_of_every_position_and_measures_its_speed(
         assert ids(stream.take_step(epoch, step)) == expected[epoch][step]
 
 
-def test_a_step_of_more_samples_than_an_epoch_is_said(
-    stores: Stores, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    for accumulate in (7, 8):
-        caplog.clear()
-        train_tiny(stores, tmp_path / str(accumulate), f"optim.accumulate={accumulate}", max_steps=1)
-        assert ("a step takes 16 samples, but an epoch has only 14" in caplog.text) == (accumulate == 8)
-
-
 def test_workers_go_on_after_a_jump_and_end_when_the_stream_is_closed() -> None:
     others = set(multiprocessing.active_children())
     stream = make_stream(20, workers=1)
@@ -126,7 +117,7 @@ def test_replaced_samples_are_logged_and_counted_once_also_after_resuming(
     damaged: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stopped step's samples are read again by the resumed run."""
-    monkeypatch.setattr(batches, "MAX_UNREADABLE", 0.9)
+    monkeypatch.setattr(batches, "MAX_UNREADABLE_SAMPLES", 0.9)
     settings = ("checkpoint.every_steps=1", "checkpoint.keep=99", ONE_EPOCH)
     train_tiny(damaged, tmp_path / "whole", *settings, max_steps=6)
     for steps in (3, 6):
@@ -141,7 +132,7 @@ def test_replaced_samples_are_logged_and_counted_once_also_after_resuming(
 def test_too_many_unreadable_samples_end_the_run_saved(
     damaged: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches, "MAX_UNREADABLE", 0.0)
+    monkeypatch.setattr(batches, "MAX_UNREADABLE_SAMPLES", 0.0)
     with pytest.raises(DataError, match=r"more than 0 of \d+ samples cannot be read"):
         train_tiny(damaged, tmp_path / "run", "train.seed=6")
     assert last(tmp_path / "run")["progress"]["total_steps"] > 0
@@ -185,15 +176,15 @@ def test_a_run_whose_worker_is_killed_ends_saved_and_resumes_exactly(
         for worker in workers_beside(others):
             os.kill(worker.pid or 0, signal.SIGKILL)
 
-    losses = validation.image_losses
+    compute_terms = validation.compute_terms
 
     def kill_in_validation(model: nn.Module, batch: Batch, runtime: Runtime) -> torch.Tensor:
         kill()
-        return losses(model, batch, runtime)
+        return compute_terms(model, batch, runtime)
 
     callbacks = [AfterStep(3, kill)] if place == "epoch" else []
     if place == "validation":
-        monkeypatch.setattr(validation, "image_losses", kill_in_validation)
+        monkeypatch.setattr(validation, "compute_terms", kill_in_validation)
     with limit_of_time(60), pytest.raises(DataError, match="SIGKILL"):
         train_tiny(stores, tmp_path / "run", *WITH_WORKERS, callbacks=callbacks)
     monkeypatch.undo()
