@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from posenet.data.inspection import describe_content
 
 from posenet.data.store import Store
-from posenet.data.store_list import open_data_sets
+from posenet.data.store_list import describe_content, open_data_sets
 from posenet.devices.parallel import DistributedRuntime
 from posenet.errors import DataError, PosenetError
 from posenet.settings import DataSetConfig, load_config
