@@ -288,7 +288,7 @@ def _split(part: _Part, skeleton: Skeleton, folder: Path, trained: Collection[Pa
     new = [group for group in groups if not any(paths[image_id] in trained for image_id in group)]
     ranked = sorted((min(_rank(names[image_id]) for image_id in group), group) for group in new)
     if not ranked:
-        raise DataError(f"this run has trained on all images of {file.path}; name others for validation with val=FILE")
+        raise DataError(f"this run has trained on all images of {file.path}; name others to validate on: --val FILE")
     count = max(sum(rank < VALIDATION_SHARE for rank, _ in ranked), 1)
     chosen = set(itertools.chain(*(group for _, group in ranked[: min(count, len(groups) - 1)])))
     text = "Split off %d of %s for validation, by a checksum of their names; --val FILE names your own"

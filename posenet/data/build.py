@@ -142,7 +142,7 @@ def build_store(
         )
     chosen = suitable[:limit]
     if not chosen and empty:
-        raise DataError(f"{dataset.path} has only images without annotations; background=True stores them")
+        raise DataError(f"{dataset.path} has only images without annotations; --background stores them")
 
     def prepare(image: CocoImage) -> tuple[Record, list[int], _ImageFile] | str:
         """The record and the rows of its main persons, or the reason why the image cannot be used."""

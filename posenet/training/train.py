@@ -128,7 +128,7 @@ def train(
         if not are_annotations(config):
             return None
         if not isinstance(resume, bool):
-            raise ConfigError("with annotations, a run continues in its folder; leave out resume=PATH")
+            raise ConfigError("with annotations, a run continues in its folder; leave out --resume PATH")
         data = from_annotations.prepare(config, pairs, experiment=experiment, **sources)
         if prepare:
             from_annotations.show_labels(data, "the same call without prepare=True")

@@ -35,7 +35,7 @@ def test_an_interrupted_build_leaves_nothing(
 
 def test_an_existing_store_is_replaced_only_on_request(path: Path, records: list[Record]) -> None:
     before = path.read_bytes()
-    with pytest.raises(DataError, match="tiny.h5 exists; .*overwrite=True"):
+    with pytest.raises(DataError, match="tiny.h5 exists; .*--overwrite"):
         write_store(path, records[:1])
     assert path.read_bytes() == before
     link = path.with_name("link.h5")

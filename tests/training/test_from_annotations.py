@@ -429,7 +429,7 @@ def test_what_cannot_be_prepared_is_refused_in_one_line() -> None:
         "missing.json": "missing.json does not exist; give a data.yaml",
         "coco/photos/1.jpg": "1.jpg is not a file of annotations; give a data.yaml",
         "other": "other has no file of annotations; give the file itself",
-        "empty.json": "no folder in . has the images of empty.json; name the folder with images=DIR",
+        "empty.json": "no folder in . has the images of empty.json; name the folder with --images DIR",
         "results.json": "results.json has results, not annotations",
         "text.json": "text.json has no annotations",
         "cvat.zip": "cvat.zip is not a file of annotations; unpack it, and give a file in it; CVAT exports one as COCO",
@@ -481,7 +481,7 @@ def test_wrong_folders_and_weights_are_refused_before_anything_is_built() -> Non
         weights_setting = f"train.weights={name}"
         refused(lambda: prepare("coco/chairs.json", [*SETTINGS, weights_setting]), CheckpointError, message)
     pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'simplepose[yolo]'")
-    refused(lambda: prepare("chairs", SETTINGS, images="chairs/images"), DataError, "leave out images=DIR")
+    refused(lambda: prepare("chairs", SETTINGS, images="chairs/images"), DataError, "leave out --images DIR")
     assert not list(Path("checkpoints").rglob("*.h5"))
 
 
@@ -727,7 +727,7 @@ def test_a_run_continues_with_the_file_it_began_with_alone(caplog: pytest.LogCap
 
 
 def test_arguments_that_do_not_belong_together_are_refused() -> None:
-    refused(lambda: train("coco/chairs.json", resume="a.pth"), ConfigError, "continues in its folder; leave out resume")
+    refused(lambda: train("coco/chairs.json", resume="a.pth"), ConfigError, "continues in its folder; leave out --resume")
     refused(lambda: posenet.train("tiny", images="photos"), ConfigError, "belong to annotations")
     refused(lambda: train("coco/chairs.json", "data.train=other.h5"), ConfigError, "data.train names other data than")
     table = json.dumps(["a", "b"])
@@ -756,5 +756,5 @@ def test_the_tool_goes_on_after_a_signal(monkeypatch: pytest.MonkeyPatch, capsys
     assert "--images belongs to annotations; give these: posenet train data.yaml" in capsys.readouterr().err
     assert run_tool("train", [*words, "--resume", "a.pth"]) == 2
     assert "leave out --resume" in capsys.readouterr().err
-    with pytest.raises(ConfigError, match="leave out resume=PATH"):
+    with pytest.raises(ConfigError, match="leave out --resume PATH"):
         train("coco/chairs.json", images="coco/photos", resume="a.pth")

@@ -71,7 +71,7 @@ def _shapes_of_frames(source: Source, notes: Notes) -> dict[Path, list[Shape]]:
         if video is None:
             raise DataError(
                 f"{path} has frames of {name}, which are not in {files.folder}; export the task with images, or name "
-                "the folder of the video with images=DIR"
+                "the folder of the video with --images DIR"
             )
         found |= write_frames(video, numbers, source.frames_folder)
     notes[MISSING_IMAGES] += [f"frame {number}" for number in numbers if not found[number]]

@@ -60,7 +60,7 @@ def import_deeplabcut(source: Source) -> ImportedAnnotations:
                 objects_of[image] = _read_row(columns, cells)
     if not objects_of:
         raise DataError(
-            f"no image of {source.path} is there; copy the folders labeled-data too, or name one with images=DIR"
+            f"no image of {source.path} is there; copy the folders labeled-data too, or name one with --images DIR"
         )
     return to_coco(dict(sorted(objects_of.items())), list(source.keypoints or names), notes)
 

@@ -78,7 +78,7 @@ def read_annotations(
         raise DataError(f"{path} is {format_.name}; part={part} is for COCO-WholeBody, leave it out")
     if split is not None and format_.read is not import_yolo_pose:
         raise DataError(
-            f"{path} is {format_.name}, which has no splits as YOLO-pose has; leave out split=NAME (posenet "
+            f"{path} is {format_.name}, which has no splits as YOLO-pose has; leave out --split NAME (posenet "
             "annotations split divides a file)"
         )
     source = source._replace(images=images, split=split or source.split, keypoints=keypoints, part=part, frames=frames)

@@ -29,7 +29,7 @@ NO_OBJECT = "keypoints that belong to no rectangle, left out: move them into the
 REPEATED = "keypoints that their object has already, left out: delete those that are wrong"
 OTHER_NAMES = "keypoints with other names than those that are given, left out"
 SPELLINGS = "labels in another spelling, taken as the frequent one"
-TYPOS = "labels that look mistyped, left out: correct them, or name all keypoints with keypoints=NAMES"
+TYPOS = "labels that look mistyped, left out: correct them, or name all keypoints with --keypoints NAMES"
 
 
 class Point(NamedTuple):
@@ -150,7 +150,7 @@ def convert_objects(
             f"{notes[REPEATED][0]}: which belong together is not known; draw a rectangle around each object"
         )
     if given and len(set(given)) < len(given):
-        raise DataError(f"keypoints=NAMES has a keypoint twice: {truncate_for_message(tuple(given))}")
+        raise DataError(f"--keypoints NAMES has a keypoint twice: {truncate_for_message(tuple(given))}")
     places: dict[str, list[str]] = {}
     for image, item in everything:
         for name in item.points:

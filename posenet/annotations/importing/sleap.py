@@ -57,7 +57,7 @@ def import_sleap(source: Source) -> ImportedAnnotations:
         for index, image in paths.items():
             objects_of[image] = [Object(category, _points(instance)) for instance in own[index].user_instances]
     if not objects_of:
-        raise DataError(f"no image and no video of {path} is in {files.folder}; name their folder with images=DIR")
+        raise DataError(f"no image and no video of {path} is in {files.folder}; name their folder with --images DIR")
     names = list(source.keypoints or skeleton.node_names)
     edges, twins = skeleton.edge_names, [tuple(pair) for pair in skeleton.symmetry_names]
     return to_coco(objects_of, names, notes, edges=edges, twins=twins)

@@ -61,7 +61,7 @@ def import_yolo_pose(source: Source) -> ImportedAnnotations:
     """
     path = source.path
     if source.images is not None:
-        raise DataError(f"{path} names the folders of its images; leave out images=DIR")
+        raise DataError(f"{path} names the folders of its images; leave out --images DIR")
     content = _read_yaml(path)
     layout = _parse_format(content, path, source.keypoints)
     images = _find_images(content, path, source.split)
@@ -159,7 +159,7 @@ def _parse_format(content: dict[str, Any], path: Path, given: Sequence[str] | No
         listed = next(iter(listed.values()), None)
     default = COCO.file_names if count == len(COCO.file_names) else [f"keypoint_{n + 1}" for n in range(count)]
     names = tuple(map(str, given or (listed if isinstance(listed, list) else None) or default))
-    what = "keypoints=NAMES" if given else "kpt_names"
+    what = "--keypoints NAMES" if given else "kpt_names"
     if len(names) != count:
         raise DataError(f"{path}: kpt_shape has {count} keypoints, {what} has {len(names)}; correct one of them")
     if twice := [name for name in names if names.count(name) > 1]:
@@ -176,7 +176,7 @@ def _find_images(content: dict[str, Any], data_file: Path, split: str) -> list[P
     places = [value] if isinstance(value, str) else value
     if not isinstance(places, list) or not all(isinstance(place, str) and place for place in places) or not places:
         known = ", ".join(key for key in ("train", "val", "test") if content.get(key)) or "none"
-        raise DataError(f"{data_file} has no split {split} (found: {known}); choose one by split=NAME")
+        raise DataError(f"{data_file} has no split {split} (found: {known}); choose one by --split NAME")
     here = data_file.absolute().parent
     stated = str(content.get("path") or "").replace("\\", "/")
     roots = [here / stated, Path(stated), here]

@@ -29,7 +29,7 @@ VIDEO_SUFFIXES = frozenset(
 """Files that count as videos when a folder is listed."""
 NO_VIDEO_FORMATS = frozenset(["tty"])
 """FFmpeg takes any text for a recording of a terminal."""
-_WEIGHTS = "has the weights of a network, not images: give it as checkpoint=FILE"
+_WEIGHTS = "has the weights of a network, not images: give it as --checkpoint FILE"
 _DATA = "has settings or data, not images: give images, videos or their folder"
 OTHER_FILES = dict.fromkeys([".pth", ".pt", ".onnx"], _WEIGHTS) | dict.fromkeys(
     [".yaml", ".yml", ".json", ".h5", ".toml"], _DATA

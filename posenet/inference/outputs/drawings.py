@@ -89,6 +89,6 @@ def require_display() -> None:
         subprocess.run([sys.executable, "-c", attempt], capture_output=True, timeout=60, check=True)
     except subprocess.SubprocessError as error:
         raise ConfigError(
-            f"show=True needs a display, and OpenCV cannot open a window here (DISPLAY={os.environ.get('DISPLAY', '')};"
-            " opencv-python-headless never can); leave it out, and use output=DIR"
+            f"--show needs a display, and OpenCV cannot open a window here (DISPLAY={os.environ.get('DISPLAY', '')};"
+            " opencv-python-headless never can); leave it out, and use --output DIR"
         ) from error

@@ -22,7 +22,7 @@ DEFAULT_FOLDER = "predictions"
 """Where drawings go if no output is named; ``predictions-2`` and so on if it exists."""
 _OUTPUTS = ("output", "json", "coco", "csv", "export", "heatmaps")
 _NEEDS_OUTPUT = (
-    "resume=True needs an output that shows what is done: json=FILE.jsonl, another file of people, or a folder for a "
+    "--resume needs an output that shows what is done: --json FILE.jsonl, another file of people, or a folder for a "
     "file of each input"
 )
 
@@ -161,7 +161,7 @@ def _make_default_folder() -> str:
         except FileExistsError:
             continue
         except OSError as error:
-            raise DataError(f"cannot make the folder {name}: {error.strerror}; name one with output=DIR") from error
+            raise DataError(f"cannot make the folder {name}: {error.strerror}; name one with --output DIR") from error
     raise AssertionError("there are endless numbers")
 
 

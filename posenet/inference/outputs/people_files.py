@@ -309,5 +309,5 @@ class LinesFile:
                 return record
         raise DataError(
             f"line {number} of {self.path} is not one of a prediction that can be continued; choose another name, or "
-            "start again without resume=True"
+            "start again without --resume"
         )

@@ -207,7 +207,7 @@ def test_keypoints_are_named_by_the_caller_or_the_file_or_are_those_of_coco(data
     assert found() == names
     assert found(names[::-1]) == names[::-1]
     for bad, message in {tuple(names[:3]): "17 keypoints, {} has 3", (*names[:16], "k0"): "{} has k0 more"}.items():
-        with pytest.raises(DataError, match=message.format("keypoints=NAMES")):
+        with pytest.raises(DataError, match=message.format("--keypoints NAMES")):
             found(bad)
         change(data_file, kpt_names=f"{{0: {list(bad)}}}")
         with pytest.raises(DataError, match=message.format("kpt_names")):

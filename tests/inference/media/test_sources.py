@@ -130,7 +130,7 @@ def test_an_address_of_a_file_and_a_tilde_name_a_file(tmp_path: Path, monkeypatc
 
 @pytest.mark.parametrize(
     "name, remedy",
-    [("last.pth", "checkpoint=FILE"), ("NET.ONNX", "checkpoint=FILE"), ("data.yaml", "images"), ("a.h5", "images")],
+    [("last.pth", "--checkpoint FILE"), ("NET.ONNX", "--checkpoint FILE"), ("data.yaml", "images"), ("a.h5", "images")],
 )
 def test_weights_and_data_in_place_of_images_are_refused(folder: Path, name: str, remedy: str) -> None:
     (folder / name).write_bytes(b"not read here")
