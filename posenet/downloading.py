@@ -28,8 +28,6 @@ SERVER_TIMEOUT = 30.0
 MAX_REASON = 200
 """Characters of the reason why a download has failed; what a server sends can be long."""
 
-_MEBIBYTE = 2**20
-_CHUNK_BYTES = 2**16
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 _CREDENTIALS = re.compile(rf"({_SCHEME.pattern})([^/?#]*)@", re.IGNORECASE)
 
@@ -73,13 +71,13 @@ def limited(limits: tuple[float, float], title: str = "") -> Iterator[Callable[[
     end = time.monotonic() + max_seconds
 
     def check(size: int, length: int | None) -> None:
-        if max(size, length or 0) > max_mebibytes * _MEBIBYTE or time.monotonic() > end:
+        if max(size, length or 0) > max_mebibytes * 2**20 or time.monotonic() > end:
             raise DownloadError(
                 f"it has more than {max_mebibytes:g} MiB or takes more than {max_seconds:g} s; download it with "
                 "another program, and give the file"
             )
-        bar.total = length and length // _MEBIBYTE
-        bar.update(size // _MEBIBYTE - bar.n)
+        bar.total = length and length // 2**20
+        bar.update(size // 2**20 - bar.n)
 
     with progress_bar(title=title, unit="MiB", disable=not title) as bar:
         try:
@@ -118,7 +116,7 @@ def receive(url: str, file: BinaryIO, limits: tuple[float, float] | None = None,
         length = response.length
         size = 0
         check(size, length)
-        while data := response.read1(_CHUNK_BYTES):
+        while data := response.read1(2**16):
             size += len(data)
             check(size, length)
             file.write(data)

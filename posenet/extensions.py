@@ -10,10 +10,9 @@ import contextlib
 import importlib
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib.machinery import PathFinder
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from posenet.errors import ConfigError
@@ -43,10 +42,9 @@ def load_extension(key: str, name: str) -> Any:
         ConfigError: nobody but a checkpoint names it, it cannot be imported, or another module of this name was.
     """
     if name not in _folders:
-        value = f"'{key}=[\"{name}\"]'" if key == "log.callbacks" else f"{key}={name}"
         raise ConfigError(
-            f"only the checkpoint names {key}={name}, and its code is not run unasked; name it too: posenet TOOL "
-            f'--config EXPERIMENT or --set {value}, in Python posenet.extensions.allow("{name}")'
+            f"only the checkpoint names {key}={name}, and its code is not run unasked; name it too: with --config or "
+            f'--set, in Python with posenet.extensions.allow("{name}")'
         )
     folders = [*_folders[name], Path.cwd()]
     sys.path += [str(folder) for folder in dict.fromkeys(folders) if str(folder) not in sys.path]
@@ -55,12 +53,16 @@ def load_extension(key: str, name: str) -> Any:
         imported = importlib.import_module(module)
         found = getattr(imported, attribute)
     except Exception as error:  # the code of a user can raise anything
-        kind = "" if isinstance(error, (ImportError, AttributeError)) else f"{type(error).__name__}: "
-        missing = error.name if isinstance(error, ModuleNotFoundError) else None
-        is_other = missing not in (None, module, module.partition(".")[0])
-        remedy = f"install {missing}" if is_other else "give module:name, without .py"
-        raise ConfigError(f"{key}={name} cannot be loaded from {folders[0]} ({kind}{error}); {remedy}") from error
-    _refuse_another_module(key, imported, folders)
+        raise ConfigError(
+            f"{key}={name} cannot be loaded from {folders[0]} ({type(error).__name__}: {error}); give module:name, "
+            "without .py, and install what the module imports"
+        ) from error
+    # Python imports a module once for each name, so that of another folder may be in its place.
+    *parents, _ = module.split(".")
+    meant = PathFinder.find_spec(module, [str(folder.joinpath(*parents)) for folder in folders])
+    file = getattr(imported, "__file__", None)
+    if meant is not None and meant.origin is not None and (file is None or not Path(meant.origin).samefile(file)):
+        raise ConfigError(f"{key}: {file or 'a built-in module'} hides {meant.origin}; give the module another name")
     return found
 
 
@@ -78,12 +80,3 @@ def digest_of_code(name: str) -> str:
     """The beginning of the SHA-256 of the file of a module that was imported; empty if it has no file."""
     file = getattr(sys.modules[name.partition(":")[0]], "__file__", None)
     return sha256_of(Path(file))[:8] if file else ""
-
-
-def _refuse_another_module(key: str, imported: ModuleType, folders: Sequence[Path]) -> None:
-    """``ConfigError`` if a folder has a module of this name, and another file was imported under it."""
-    *parents, _ = imported.__name__.split(".")
-    meant = PathFinder.find_spec(imported.__name__, [str(folder.joinpath(*parents)) for folder in folders])
-    file = getattr(imported, "__file__", None)
-    if meant is not None and meant.origin is not None and (file is None or not Path(meant.origin).samefile(file)):
-        raise ConfigError(f"{key}: {file or 'a built-in module'} hides {meant.origin}; give the module another name")

@@ -18,6 +18,7 @@ import secrets
 import stat
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
@@ -35,8 +36,6 @@ MAX_NAME_BYTES = 255
 
 _SHELL_INPUT = re.compile(r"/dev/(stdin|null|fd/\d+)|/proc/self/fd/\d+")
 """What may be read although it is no regular file: standard input, ``<(command)``, and the empty device."""
-_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
-"""The file system has no locks."""
 _STEM_BYTES = 191
 """How much of the name of a file its temporary files and its lock have in theirs."""
 
@@ -91,14 +90,11 @@ def check_outputs(
             raise DataError(f"cannot write {path}: {reason}; choose another name or folder") from error
         if stat.S_ISREG(status.st_mode):
             existing[status.st_dev, status.st_ino] = path
-    names: set[str] = set()
-    for path in chosen:
-        name = os.path.realpath(path)
-        if name in names:
-            raise DataError(f"{path} would be written twice; choose another name or folder for one of the outputs")
-        names.add(name)
-    for path in filter(Path.is_dir, files):
-        raise DataError(f"{path} is a folder; give the name of a file")
+        elif path in files and stat.S_ISDIR(status.st_mode):
+            raise DataError(f"{path} is a folder; give the name of a file")
+    for name, count in Counter(map(os.path.realpath, chosen)).items():
+        if count > 1:
+            raise DataError(f"{name} would be written twice; choose another name or folder for one of the outputs")
     for source in inputs if existing else ():
         with contextlib.suppress(OSError, ValueError):  # what reads it will report that
             status = os.stat(source)
@@ -111,10 +107,10 @@ def check_outputs(
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:  # a file may have that name
             raise DataError(f"{folder} cannot be a folder: {error.strerror or error}; choose another") from error
-    replaced = [path for path in files if path.is_file() or not path.exists()]  # others are written in place
-    for folder, path in {resolve_link(path).parent: path for path in replaced}.items():
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise DataError(f"cannot write {path}: {folder} is read-only for this user; choose another folder")
+    for path in files:
+        is_replaced = path.is_file() or not path.exists()  # others are written in place
+        if is_replaced and not os.access(resolve_link(path).parent, os.W_OK | os.X_OK):
+            raise DataError(f"cannot write {path}: its folder is read-only for this user; choose another folder")
 
 
 def shorten_name(name: str, max_bytes: int = MAX_NAME_BYTES) -> str:
@@ -135,8 +131,7 @@ def atomic_replacement(path: Path, temporary_suffix: str = "") -> Iterator[Path]
     if path.exists() and not path.is_file():
         yield path
         return
-    # Threads, and processes on other machines that share the folder, draw different numbers. Should two ever draw the
-    # same one, the second fails here, before it could touch what the first one writes.
+    # Should two processes ever draw the same number, the second fails before it touches what the first one writes.
     stem = shorten_name(path.name, _STEM_BYTES)
     temporary = path.with_name(f".{stem}.{secrets.randbelow(2**32)}.tmp{temporary_suffix}")
     try:
@@ -170,7 +165,7 @@ def output_lock(path: Path) -> Iterator[bool]:
             f"such process runs, delete {lock.lock_file})"
         ) from error
     except (OSError, NotImplementedError) as error:
-        if getattr(error, "errno", errno.ENOSYS) not in _NO_LOCKS:
+        if getattr(error, "errno", errno.ENOSYS) not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
             raise
         _log.warning("%s has no locks (%s); let no other process write %s", path.parent, error, path.name)
     try:
@@ -183,13 +178,11 @@ def output_lock(path: Path) -> Iterator[bool]:
 
 def remove_leftovers(*paths: Path) -> None:
     """Remove the temporary files of ``paths`` that killed processes have left. No other process may write these."""
-    stems: dict[Path, set[str]] = {}
-    for path in paths:
-        stems.setdefault(path.parent, set()).add(shorten_name(path.name, _STEM_BYTES))
-    for folder, stems_in_folder in stems.items():
+    beginnings = {path.with_name(f".{shorten_name(path.name, _STEM_BYTES)}") for path in paths}
+    for folder in {path.parent for path in beginnings}:
         for other in folder.iterdir():
-            match = re.fullmatch(r"\.(.+)\.\d+(-\d+)?\.tmp(\.\w+)?", other.name)
-            if match and match[1] in stems_in_folder:
+            beginning = re.sub(r"\.\d+(-\d+)?\.tmp(\.\w+)?\Z", "", str(other))
+            if beginning != str(other) and Path(beginning) in beginnings:
                 other.unlink(missing_ok=True)
 
 
@@ -244,7 +237,7 @@ def write_atomically(path: str | Path, data: bytes) -> None:
 
 
 def _flush_to_disk(path: Path) -> None:
-    """Wait until a file, or the names in a folder, would survive a power failure."""
+    """Wait until a file, or the names in a folder, survive a power failure."""
     descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
         os.fsync(descriptor)
@@ -253,10 +246,7 @@ def _flush_to_disk(path: Path) -> None:
 
 
 def require_regular_file(path: str | Path) -> None:
-    """Raise ``OSError`` unless an input is a regular file or the shell has opened it.
-
-    Opening a FIFO waits for a writer, perhaps for ever, and a device such as /dev/zero never ends.
-    """
+    """Raise ``OSError`` unless an input is a regular file or the shell has opened it: others may never end."""
     mode = os.stat(path).st_mode
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -296,8 +286,6 @@ def parse_toml(text: str) -> dict[str, Any]:
     """Parse TOML; ``ValueError`` if it is not valid, or nested so deep that it is no file of settings."""
     try:
         return tomllib.loads(text)
-    except RecursionError as error:
-        raise ValueError("tables or lists are nested too deep") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         remedy = f"; {BACKSLASH_REMEDY}" if re.search(r'"[^"\n]*\\', text) else ""
         raise ValueError(f"{error}{remedy}") from error

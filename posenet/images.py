@@ -8,7 +8,6 @@ Images are read upright, as their EXIF orientation says.
 from __future__ import annotations
 
 import contextlib
-import functools
 import glob
 import io
 import logging
@@ -41,26 +40,21 @@ WRITABLE_SUFFIXES = frozenset(".bmp .jpeg .jpg .png .ppm .tif .tiff .webp".split
 """The formats that OpenCV writes everywhere, in colour."""
 MAX_PIXELS = 2**28
 """The largest size of an image, 16384 x 16384 or another shape with as many pixels."""
-ORIENTED_FORMATS = frozenset(("JPEG", "MPO", "PNG", "WEBP"))
-"""The formats with two frames. Decoders of TIFF, HEIC and AVIF files turn the pixels always or never."""
+ORIENTED_FORMATS = frozenset(["JPEG", "MPO", "PNG", "WEBP"])
+"""Pillow's names of the formats with two frames. Decoders of TIFF, HEIC and AVIF files turn the pixels always or
+never."""
 FORMATS_WITH_SEVERAL_IMAGES = frozenset(["AVIF", "GIF", "PNG", "TIFF", "WEBP"])
-"""Pillow's names of formats whose files may be animations or have several pages."""
-_REDUCED_PAGE = 1
-"""The bit of a field of TIFF that says that a page is a small copy of another one."""
-_JPEG_START = b"\xff\xd8"
-_JPEG_END = b"\xff\xd9"
-_JPEG_SCAN = b"\xff\xda"
+"""Those whose files may be animations or have several pages."""
+REDUCTIONS = (8, 4, 2)
+"""Factors by which a JPEG file can be decoded smaller, which takes less time."""
+MAX_REASON = 100
+"""Characters of a library's reason why an image cannot be read."""
+_REMEDY = "save it as JPEG or PNG, smaller if it is very large"
+_JPEG_START, _JPEG_SCAN, _JPEG_END = b"\xff\xd8", b"\xff\xda", b"\xff\xd9"
 _HEIF_BRANDS = frozenset(b"avif avis heic heix heim heis hevc hevx mif1 msf1".split())
 """The kinds of HEIC and AVIF files, which they state after ``ftyp`` (ISO/IEC 23008-12); videos state others."""
 _BIT_DEPTHS = (8, 10, 12, 16)
 """How many of 16 bits are taken to be in use. Data of 14 bits are only somewhat dark, as photographs may be."""
-_JPEG_PADDING = 64
-"""Bytes that are appended to see which pixels depend on missing ones."""
-MAX_REASON = 100
-"""Characters of a library's reason why an image cannot be read."""
-_REMEDY = "save it as JPEG or PNG, smaller if it is very large"
-REDUCTIONS = (8, 4, 2)
-"""Factors by which a JPEG file can be decoded smaller, which takes less time."""
 _REDUCED_FLAGS = {
     1: cv2.IMREAD_COLOR,
     2: cv2.IMREAD_REDUCED_COLOR_2,
@@ -103,29 +97,25 @@ def find_images(
     ones and links, is searched for ``suffixes``; a log message counts the other files in it.
     """
     found: dict[str, Path] = {}
-    for item in inputs:
-        for path in _expand(str(item), suffixes, recursive):
-            found.setdefault(os.path.realpath(path), path)
+    for item in map(str, inputs):
+        path = Path(item)
+        if path.is_dir():
+            files = _search_folder(path, suffixes, recursive)
+        elif path.is_file():
+            files = [path]
+        else:
+            if os.path.lexists(item):  # perhaps a FIFO, or a loop of links
+                with _data_errors(path):
+                    require_regular_file(path)
+            files = sorted(match for match in map(Path, glob.glob(item, recursive=True)) if match.is_file())
+        if not files:
+            raise DataError(f"no file matches {item}" if glob.has_magic(item) else f"no such file or folder: {item}")
+        for file in files:
+            found.setdefault(os.path.realpath(file), file)
     return list(found.values())
 
 
-def _expand(item: str, suffixes: Collection[str], recursive: bool) -> list[Path]:
-    path = Path(item)
-    if path.is_file():
-        return [path]
-    if path.is_dir():
-        return _search_folder(path, suffixes, recursive)
-    if os.path.lexists(item):  # perhaps a FIFO, or a loop of links
-        with _data_errors(path):
-            require_regular_file(path)
-    files = sorted(match for match in map(Path, glob.glob(item, recursive=True)) if match.is_file())
-    if not files:
-        raise DataError(f"no file matches {item}" if glob.has_magic(item) else f"no such file or folder: {item}")
-    return files
-
-
 def _search_folder(folder: Path, suffixes: Collection[str], recursive: bool) -> list[Path]:
-    """The files in a folder that have one of ``suffixes``; the others are counted."""
     files: list[Path] = []
     left_out: Counter[str] = Counter()
 
@@ -175,8 +165,11 @@ def read_reduced_image(
 
 def read_header(path: str | Path) -> ImageHeader:
     """Read the size and the orientation of an image file; ``DataError`` if it cannot be read or is no image."""
-    with _data_errors(path), open_input(path) as file:
-        return _parse_opened_header(file) or parse_header(np.frombuffer(file.read(), np.uint8))
+    header = read_oriented_header(path)
+    if header is None:
+        height, width, _ = read_image(path).shape
+        return ImageHeader(height, width, 1)
+    return header
 
 
 def read_oriented_header(path: str | Path) -> ImageHeader | None:
@@ -187,7 +180,6 @@ def read_oriented_header(path: str | Path) -> ImageHeader | None:
 
 @contextlib.contextmanager
 def _data_errors(path: str | Path) -> Iterator[None]:
-    """Turn the errors of reading and decoding a file into ``DataError``."""
     try:
         yield
     except OSError as error:
@@ -205,21 +197,20 @@ def parse_header(data: np.ndarray) -> ImageHeader:
 
 
 def _parse_opened_header(file: BinaryIO) -> ImageHeader | None:
-    """Read the header of an image from the start of a file; None, and the file at its start, if only decoding tells."""
+    """The header of an image from the start of a file; None if only decoding tells."""
     image = open_with_pillow(file)
     if image is not None and image.format in ORIENTED_FORMATS:
         return ImageHeader(image.height, image.width, _exif_orientation(image))
     if image is not None and image.mode == "LAB":
         raise ValueError(f"has Lab colours, which OpenCV decodes wrongly; {_REMEDY}")
-    file.seek(0)
     return None
 
 
 def open_with_pillow(file: BinaryIO) -> Image.Image | None:
     """The image of a file whose pixels are not decoded; None if Pillow cannot open it, as OpenCV may decode it.
 
-    ``Image.open`` has a limit of pixels of its own, ``Image.MAX_IMAGE_PIXELS``. It is one for all of the process, and
-    belongs to the program that uses this package. ``ValueError`` if the image has more than ``MAX_PIXELS``.
+    ``ValueError`` if it has more than ``MAX_PIXELS``. The limit of ``Image.open`` is one for the whole process, and
+    belongs to the program that uses this package.
     """
     Image.init()
     start = file.read(16)
@@ -236,10 +227,7 @@ def open_with_pillow(file: BinaryIO) -> Image.Image | None:
 
 
 def holds_several_images(path: str | Path) -> bool:
-    """Whether an image file is an animation, or has several pages, apart from small copies.
-
-    If the file is damaged, Pillow's plugins raise errors of many classes.
-    """
+    """Whether an image file is an animation, or has several pages; Pillow raises any error if it is damaged."""
     with open_input(path) as file:
         image = open_with_pillow(file)
         if image is None or image.format not in FORMATS_WITH_SEVERAL_IMAGES:
@@ -248,12 +236,12 @@ def holds_several_images(path: str | Path) -> bool:
 
 
 def image_places(image: Image.Image) -> list[int]:
-    """The indices of the images in a file that are no small copies of others."""
+    """The indices of the images in a file, without small copies of others."""
     places = []
     for place in range(getattr(image, "n_frames", 1)):
         if isinstance(image, TiffImageFile):
             image.seek(place)
-            if image.tag_v2.get(ExifTags.Base.NewSubfileType, 0) & _REDUCED_PAGE:
+            if image.tag_v2.get(ExifTags.Base.NewSubfileType, 0) & 1:  # a small copy
                 continue
         places.append(place)
     return places
@@ -262,8 +250,7 @@ def image_places(image: Image.Image) -> list[int]:
 def _exif_orientation(image: Image.Image) -> int:
     """The EXIF orientation, 1-8; 1 where there is none or the EXIF data are damaged."""
     exif = Image.Exif()
-    try:
-        # Not image.getexif(), which decodes a PNG file without EXIF data, and also searches the XMP data.
+    try:  # not with image.getexif(), which decodes a PNG file without EXIF data, and also searches the XMP data
         exif.load(image.info.get("exif", b""))
         orientation = exif.get(ExifTags.Base.Orientation)
     except Exception:
@@ -279,12 +266,11 @@ def has_proportions(size: tuple[int, int], annotated_size: tuple[int, int]) -> b
 
 
 def check_proportions(path: str | Path, size: tuple[int, int], annotated_size: tuple[int, int]) -> None:
-    """``DataError`` unless an image of (height, width) ``size`` can be the annotated one, resized to whole pixels."""
-    (height, width), (annotated_height, annotated_width) = size, annotated_size
+    """``DataError`` unless ``has_proportions``."""
     if not has_proportions(size, annotated_size):
         raise DataError(
-            f"{path} is {width} x {height} pixels, annotated as {annotated_width} x {annotated_height}; it may be "
-            "resized, but not cropped or turned: give the folder of the annotated images"
+            f"{path} is {size[1]} x {size[0]} pixels, annotated as {annotated_size[1]} x {annotated_size[0]}; it may "
+            "be resized, but not cropped or turned: give the folder of the annotated images"
         )
 
 
@@ -312,11 +298,8 @@ def decode_reduced_image(
 ) -> tuple[np.ndarray, tuple[int, int]]:
     """Decode an image file as ``decode_image`` does, but a JPEG file at a fraction of its size.
 
-    Args:
-        reduction_of: from the (height, width) of the upright image to one of ``REDUCTIONS`` that divides both, or 1.
-
-    Returns:
-        The pixels, and the (height, width) of the whole image.
+    ``reduction_of`` the (height, width) of the upright image is one of ``REDUCTIONS`` that divides both, or 1. Returns
+    the pixels, and the (height, width) of the whole image.
     """
     header = parse_header(data)
     reduction = reduction_of(header.displayed_size) if is_jpeg(data) else 1
@@ -344,10 +327,10 @@ def decode_checked_image(
 def check_image(data: np.ndarray) -> ImageHeader:
     """Check that the (N,) uint8 bytes of an image file decode to the declared size; return its header.
 
-    Decoding a JPEG at an eighth of its size also reads all of its data, in three quarters of the time. A
-    ``ValueError`` says why bytes cannot be decoded.
+    A ``ValueError`` says why they do not.
     """
     header = parse_header(data)
+    # At an eighth of the size, all data of a JPEG are read too, in three quarters of the time.
     decode_checked_image(data, header.height, header.width, 8 if is_jpeg(data) else 1)
     return header
 
@@ -366,20 +349,17 @@ def _decode(data: np.ndarray, reduction: int = 1) -> np.ndarray:
     """Decode the pixels as stored; those of HEIC, AVIF and TIFF files as displayed, which is their only frame here."""
     if not len(data):
         raise ValueError("is empty (0 bytes); copy it or download it again")
+    if is_web_page(data[:100].tobytes()):
+        raise ValueError("is a web page; give the address of the image or the video itself")
     if data[4:8].tobytes() == b"ftyp" and data[8:12].tobytes() in _HEIF_BRANDS:
         return _decode_heif(data)
     if is_jpeg(data):
-        data = _with_jpeg_end(data)
-    image = _decode_with_opencv(data, reduction)
-    if image is None:
-        if is_web_page(data[:100].tobytes()):
-            raise ValueError("is a web page; give the address of the image or the video itself")
-        raise ValueError(f"cannot be decoded; {_REMEDY}")
-    # OpenCV keeps the upper 8 of 16 bits, of which data of 12 bits and fewer use 4 at most. JPEG has 8 bits.
-    if not is_jpeg(data) and image.max() <= 16:
-        deep = _decode_with_opencv(data, flags=cv2.IMREAD_ANYDEPTH)
-        if deep is not None and deep.dtype == np.uint16:
-            return _to_8_bits(deep)
+        return _decode_with_opencv(_with_jpeg_end(data), _REDUCED_FLAGS[reduction])
+    image = _decode_with_opencv(data, _REDUCED_FLAGS[reduction])
+    # OpenCV keeps the upper 8 of 16 bits, of which data of 12 bits and fewer use 4 at most.
+    if image.max() <= 16:
+        deep = _decode_with_opencv(data, cv2.IMREAD_ANYDEPTH | cv2.IMREAD_COLOR)
+        return _to_8_bits(deep) if deep.dtype == np.uint16 else image
     return image
 
 
@@ -387,28 +367,22 @@ def _to_8_bits(image: np.ndarray) -> np.ndarray:
     """Scale a uint16 image to uint8: the largest number of the smallest usual depth that holds all becomes 255.
 
     Cameras of 12 bits write their numbers into the lower bits of 16. A dark photograph of 16 bits becomes brighter by
-    that, and a message says so; where people are does not depend on it.
+    that; where people are does not depend on it.
     """
     brightest = int(image.max())
-    depth = next(depth for depth in _BIT_DEPTHS if brightest < 2**depth)
-    if depth < 16 and brightest:
-        _log_bit_depth(depth)
-    largest = 2**depth - 1
+    largest = next(2**depth - 1 for depth in _BIT_DEPTHS if brightest < 2**depth)
     scaled: np.ndarray = (image.astype(np.uint32) * 255 + largest // 2) // largest
     return scaled.astype(np.uint8)
 
 
-@functools.cache
-def _log_bit_depth(depth: int) -> None:
-    """Log once for each depth that images are read as if they had it."""
-    _log.warning("images of 16 bits whose brightest pixel is below %d are read as images of %d bits", 2**depth, depth)
-
-
-def _decode_with_opencv(data: np.ndarray, reduction: int = 1, flags: int = 0) -> np.ndarray | None:
+def _decode_with_opencv(data: np.ndarray, flags: int) -> np.ndarray:
     try:
-        return cv2.imdecode(data, _REDUCED_FLAGS[reduction] | cv2.IMREAD_IGNORE_ORIENTATION | flags)
+        image = cv2.imdecode(data, flags | cv2.IMREAD_IGNORE_ORIENTATION)
     except cv2.error as error:
         raise ValueError(f"cannot be decoded ({error.err or error}); {_REMEDY}") from error
+    if image is None:
+        raise ValueError(f"cannot be decoded; {_REMEDY}")
+    return image
 
 
 def _with_jpeg_end(data: np.ndarray) -> np.ndarray:
@@ -424,7 +398,7 @@ def _with_jpeg_end(data: np.ndarray) -> np.ndarray:
     if picture.endswith(b"\xff"):  # with a zero a byte of the picture, without one the first half of the end
         picture = content[: len(picture) + 1] if len(content) > len(picture) else picture[:-1]
     try:
-        files = (io.BytesIO(picture + _JPEG_PADDING * padding + _JPEG_END) for padding in (b"", b"\x55", b"\xaa"))
+        files = (io.BytesIO(picture + 64 * padding + _JPEG_END) for padding in (b"", b"\x55", b"\xaa"))
         first, *others = (np.asarray(open_with_pillow(file)) for file in files)
         is_complete = first.ndim > 1 and all(np.array_equal(first, other) for other in others)
     except Exception:
@@ -447,9 +421,8 @@ def _decode_heif(data: np.ndarray) -> np.ndarray:
         rgb = ImageOps.exif_transpose(image).convert("RGB")
     except Exception as error:
         reason = to_single_line(str(error))
-        raise ValueError(
-            f"cannot be decoded ({reason}); pip install 'simplepose[heif]' reads HEIC, or {_REMEDY}"
-        ) from error
+        remedy = f"pip install 'simplepose[heif]' reads HEIC, or {_REMEDY}"
+        raise ValueError(f"cannot be decoded ({reason}); {remedy}") from error
     return cv2.cvtColor(np.asarray(rgb), cv2.COLOR_RGB2BGR)
 
 
@@ -495,8 +468,12 @@ def to_bgr(image: ImageInput, channels: ChannelOrder = "bgr") -> np.ndarray:
             # Modes with other numbers than bytes, such as I;16, have one channel and become arrays of these numbers.
             array = np.asarray(image if image.mode.startswith(("I", "F")) else image.convert("RGB"))
             return apply_orientation(_array_to_bgr(array, "rgb"), _exif_orientation(image))
+        if isinstance(image, str):
+            with urllib.request.urlopen(image) as file:
+                return decode_image(np.frombuffer(file.read(), np.uint8))
         if is_encoded(image):
-            return decode_image(_read_encoded(image))
+            content: Any = image
+            return decode_image(np.frombuffer(content.read() if hasattr(content, "read") else content, np.uint8))
         array = np.asarray(image)
         if array.ndim == 0:  # of None, for example, which cv2.imread returns for a file that it cannot read
             raise TypeError("it has no pixels")
@@ -509,14 +486,6 @@ def to_bgr(image: ImageInput, channels: ChannelOrder = "bgr") -> np.ndarray:
         raise DataError(
             f"an image must be a path, an address, a PIL image or an array, not {kind}: {reason}"
         ) from error
-
-
-def _read_encoded(image: Any) -> np.ndarray:
-    """The (N,) uint8 bytes that ``is_encoded`` has recognised."""
-    if isinstance(image, str):
-        with urllib.request.urlopen(image) as file:
-            image = file.read()
-    return np.frombuffer(image.read() if hasattr(image, "read") else image, np.uint8)
 
 
 def _array_to_bgr(image: np.ndarray, channels: ChannelOrder) -> np.ndarray:
@@ -545,8 +514,8 @@ def write_image(path: str | Path, image: np.ndarray) -> None:
     """Write an image, complete or not at all; ``DataError`` if OpenCV cannot write the format of the suffix."""
     try:
         done, data = cv2.imencode(Path(path).suffix, image)
-    except cv2.error as error:
-        raise DataError(f"cannot write {path}: {error.err or error}; choose .jpg or .png") from error
+    except cv2.error:
+        done = False
     if not done:
-        raise DataError(f"cannot write {path}: the format does not allow its size; choose .png")
+        raise DataError(f"cannot write {path}: OpenCV does not write this format, or not in this size; choose .png")
     write_atomically(path, data.tobytes())

@@ -1,9 +1,10 @@
-"""Computing results in threads before they are needed."""
+"""Computing results in threads before they are needed, and how many threads there should be."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,6 +12,13 @@ from typing import TypeVar, cast
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+def usable_cores() -> int:
+    """Number of CPU cores that this process may use; containers and schedulers can limit it."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def map_in_threads(

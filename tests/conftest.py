@@ -33,9 +33,7 @@ os.register_at_fork(after_in_child=gc.freeze)
 settings.register_profile("test", max_examples=30, deadline=None, derandomize=True)
 settings.register_profile("torture", max_examples=2000, deadline=None)
 
-HEAVY = (
-    r"test_(benchmark|examples|train|resume|onnx_export|data_sets|teacher|device_processes|browser|golden_curve)\.py"
-)
+HEAVY = r"test_(benchmark|examples|train|resume|onnx_export|data_sets|teacher|browser|golden_curve)\.py"
 """Modules that take longest; the last of several processes must not begin with one of them."""
 
 

@@ -26,23 +26,18 @@ from posenet.files import (
 from tests.helpers.videos import full_disk
 
 
-def test_the_new_content_replaces_the_old_when_the_block_ends(tmp_path):
+def test_the_new_content_replaces_the_old_when_the_block_ends_without_an_error(tmp_path):
     path = tmp_path / "new" / "file"
     write_atomically(path, b"old")
+    for error in (OSError, KeyboardInterrupt):
+        with pytest.raises(error), atomic_replacement(path) as temporary:
+            temporary.write_bytes(b"half")
+            raise error
+        assert path.read_bytes() == b"old" and os.listdir(path.parent) == ["file"]
     with atomic_replacement(path) as temporary:
         temporary.write_bytes(b"new")
         assert path.read_bytes() == b"old"
     assert path.read_bytes() == b"new" and os.listdir(path.parent) == ["file"]
-
-
-@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
-def test_a_failed_write_keeps_the_old_file(tmp_path, error):
-    path = tmp_path / "file"
-    path.write_bytes(b"old")
-    with pytest.raises(error), atomic_replacement(path) as temporary:
-        temporary.write_bytes(b"half")
-        raise error
-    assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["file"]
 
 
 def test_the_error_of_a_full_disk_names_the_file(tmp_path):
@@ -83,18 +78,16 @@ def test_a_fifo_is_written_and_not_replaced(tmp_path):
     assert received == [b"text"] and fifo.is_fifo()
 
 
-def test_a_dash_is_standard_output(tmp_path, monkeypatch, capsysbinary):
+def test_text_keeps_its_line_ends_and_the_bytes_of_names_that_are_no_text(tmp_path, monkeypatch, capsysbinary):
+    """Also on standard output, after what was written there before."""
     monkeypatch.chdir(tmp_path)
     print("before")
-    write_atomically("-", b"text")
-    assert capsysbinary.readouterr().out == b"before\ntext" and not os.listdir(tmp_path)
-
-
-def test_text_keeps_its_line_ends_and_the_bytes_of_names_that_are_no_text(tmp_path, capsysbinary):
-    for path in (tmp_path / "file", "-"):
+    for path in ("file", "-"):
         with open_text_output(path) as file:
             file.write("Zoë\udce9\r\n\n")
-    assert (tmp_path / "file").read_bytes() == capsysbinary.readouterr().out == b"Zo\xc3\xab\xe9\r\n\n"
+    text = b"Zo\xc3\xab\xe9\r\n\n"
+    assert Path("file").read_bytes() == text and capsysbinary.readouterr().out == b"before\n" + text
+    assert os.listdir() == ["file"]
 
 
 def test_a_closed_standard_output_is_an_error_with_a_remedy(monkeypatch):
@@ -126,13 +119,11 @@ def test_only_regular_files_are_inputs(tmp_path, monkeypatch):
     os.mkfifo("fifo")
     os.symlink("fifo", "link")
     os.symlink("/dev/zero", "zero")
-    os.symlink("loop", "loop")
     for name in ("fifo", "link", "zero"):
         with pytest.raises(OSError, match=f"not a regular file: '{name}'"):
             open_input(name)
-    for name, error in ((".", IsADirectoryError), ("loop", OSError), ("missing", FileNotFoundError)):
-        with pytest.raises(error):
-            open_input(name)
+    with pytest.raises(IsADirectoryError):
+        open_input(".")
 
 
 def test_what_the_shell_has_opened_is_an_input(tmp_path):
@@ -148,7 +139,7 @@ def test_what_the_shell_has_opened_is_an_input(tmp_path):
     "text, problem",
     [
         ("a = 1\na = 2", "overwrite"),
-        ("a = " + "[" * 50000 + "]" * 50000, "nested"),
+        ("a = " + "[" * 50000 + "]" * 50000, "nested|recursion"),
         ("a = " + "1" * 5000, "digits"),
         (r'a = "C:\Users"', "single quotes"),
     ],
@@ -159,23 +150,21 @@ def test_toml_that_is_no_table_of_settings_is_refused(text, problem):
 
 
 def test_a_toml_file_that_cannot_be_read_is_named_with_the_remedy(tmp_path):
-    path = tmp_path / "a.toml"
-    path.write_bytes(b"a = 1")
-    assert read_toml(path, "configuration", "give another") == {"a": 1}
     for name in (tmp_path, "/dev/zero"):
         with pytest.raises(ConfigError, match=f"{name}.*give another"):
             read_toml(name, "configuration", "give another")
 
 
 def test_temporary_files_of_killed_processes_are_removed_and_no_others(tmp_path):
-    kept = ["a.json", ".a.json.tmp", ".b.json.7.tmp", "xa.json.7.tmp", ".aXjson.7.tmp"]
+    kept = ["a.json", ".a.json.tmp", ".b.json.7.tmp", "xa.json.7.tmp", ".aXjson.7.tmp", "a.json.7.tmp"]
     for name in (*kept, ".a.json.7.tmp", ".a.json.12-2.tmp", ".a.json.7.tmp.png"):
         (tmp_path / name).touch()
-    long = tmp_path / ("a" * MAX_NAME_BYTES)
-    with atomic_replacement(long) as temporary:
-        temporary.with_name(re.sub(r"\d+\.tmp", "7.tmp", temporary.name)).touch()
-    remove_leftovers(tmp_path / "a.json", long)
-    assert sorted(os.listdir(tmp_path)) == sorted([*kept, long.name])
+    longest = [tmp_path / ("a" * MAX_NAME_BYTES), tmp_path / ("ä" * (MAX_NAME_BYTES // 2))]
+    for path in longest:
+        with atomic_replacement(path) as temporary:
+            temporary.with_name(re.sub(r"\d+\.tmp", "7.tmp", temporary.name)).touch()
+    remove_leftovers(tmp_path / "a.json", *longest)
+    assert sorted(os.listdir(tmp_path)) == sorted([*kept, *(path.name for path in longest)])
 
 
 def test_a_file_that_exists_is_refused_without_overwrite_and_an_input_always(tmp_path):
@@ -239,13 +228,6 @@ def test_fifos_devices_and_standard_output_may_exist(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "null").symlink_to(os.devnull)
     check_outputs([tmp_path / "fifo", tmp_path / "null", "-", "/dev/stdout"], [tmp_path / "fifo"])
-
-
-def test_a_name_of_the_longest_kind_can_be_written(tmp_path):
-    names = ["a" * MAX_NAME_BYTES, "b" * MAX_NAME_BYTES, "ä" * (MAX_NAME_BYTES // 2)]
-    for name in names:
-        write_atomically(tmp_path / name, name[0].encode())
-    assert sorted(os.listdir(tmp_path)) == sorted(names)
 
 
 def write_file(path):

@@ -40,14 +40,6 @@ def as_array(data: bytes) -> np.ndarray:
     return np.frombuffer(data, np.uint8)
 
 
-def succeeds(function: Callable[..., object], *args: object) -> bool:
-    try:
-        function(*args)
-    except ValueError:
-        return False
-    return True
-
-
 @pytest.mark.parametrize(
     "image",
     [
@@ -68,10 +60,9 @@ def test_every_kind_of_image_becomes_8_bit_bgr(tmp_path: Path, image: np.ndarray
         assert (result == 200).all()
 
 
-@pytest.mark.parametrize("content", [b"no image", encode(NOISE, ".png")[:30]], ids=["text", "cut"])
-def test_an_unreadable_file_is_named(tmp_path: Path, content: bytes) -> None:
+def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "bad.png"
-    path.write_bytes(content)
+    path.write_bytes(b"no image")
     with pytest.raises(DataError, match=r"bad\.png .*; save it as JPEG or PNG"):
         read_image(path)
 
@@ -96,13 +87,12 @@ def test_files_folders_and_patterns_are_expanded(tmp_path: Path) -> None:
     assert b / "dead.jpg" in find_images([b])  # reading it is an error
 
 
-@pytest.mark.parametrize(
-    "item, message", [("nothing.jpg", "no such file"), ("*.png", "no file matches"), ("bare", "no images in folder")]
-)
-def test_an_input_without_images_is_an_error(tmp_path: Path, item: str, message: str) -> None:
+def test_an_input_without_images_is_an_error(tmp_path: Path) -> None:
     touch(tmp_path / "bare", "notes.txt")
-    with pytest.raises(DataError, match=message):
-        find_images([str(tmp_path / item)])
+    messages = {"nothing.jpg": "no such file", "*.png": "no file matches", "bare": "no images in folder"}
+    for item, message in messages.items():
+        with pytest.raises(DataError, match=message):
+            find_images([str(tmp_path / item)])
 
 
 def test_files_of_other_kinds_in_a_folder_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -140,20 +130,14 @@ def test_pil_images_paths_and_rgb_arrays_become_bgr(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".png", ".tif", ".ppm"])
 @pytest.mark.parametrize("depth", [8, 10, 12, 16])
-def test_numbers_of_fewer_bits_in_16_use_the_whole_range(
-    caplog: pytest.LogCaptureFixture, suffix: str, depth: int
-) -> None:
-    """The warning is logged once for each depth by a process, so that not every test sees it."""
+def test_numbers_of_fewer_bits_in_16_use_the_whole_range(suffix: str, depth: int) -> None:
     expected = np.arange(256, dtype=np.uint8).reshape(16, 16, 1).repeat(3, axis=2)
     deep = np.round(expected * ((2**depth - 1) / 255)).astype(np.uint16)
     with_alpha = np.dstack([deep, np.full((16, 16), 65535, np.uint16)])
     data = as_array(encode(deep, suffix))
     images = (to_bgr(deep), to_bgr(deep.astype(">u2")), to_bgr(with_alpha), to_bgr(deep[..., 0]), decode_image(data))
-    for image in (*images, decode_checked_image(data, 16, 16)):
+    for image in images:
         np.testing.assert_allclose(image.astype(int), expected, atol=1)
-    for message in caplog.messages:
-        assert message.startswith(f"images of 16 bits whose brightest pixel is below {2**depth} are read as images of")
-        assert depth < 16
 
 
 @pytest.mark.parametrize("mode", ["L", "LA", "P", "RGBA", "CMYK", "YCbCr", "HSV"])
@@ -172,15 +156,11 @@ def test_pil_images_of_every_mode_keep_their_colours(mode: str) -> None:
     "image, message",
     [
         (np.full((4, 6, 3), 255.0), r"not float64; give image.astype.* or \(image \* 255\)"),
-        (np.full((4, 6, 3), 200), "not int64"),
-        (np.full((4, 6, 3), "a"), "not <U1"),
-        (np.zeros((4, 6), bool), "not bool"),
         (np.zeros((2, 40, 60, 3), np.uint8), r"shape \(2, 40, 60, 3\); .*stream\(images\)"),
         (np.zeros((3, 40, 60), np.uint8), r"shape \(3, 40, 60\); .*transpose\(1, 2, 0\)"),
         (np.zeros((0, 6, 3), np.uint8), "shape"),
         (Image.new("F", (6, 4)), "not float32"),
         (torch.zeros(4, 6, 3, requires_grad=True), "not Tensor: .*detach"),
-        (torch.zeros(4, 6, 3, dtype=torch.uint8, device="meta"), "not Tensor: .*meta"),
         (Image.open(io.BytesIO(encode(NOISE)[:2000])), "JpegImageFile: .*truncated"),
         (b"\xff\xd8", "bytes: cannot be decoded"),
         (io.StringIO("text"), "not StringIO"),
@@ -215,16 +195,21 @@ def test_resizing_to_whole_pixels_changes_no_proportions_and_cropping_does() -> 
 
 def test_a_format_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     for name, width in (("x.docx", 2), ("x.webp", 17000)):
-        with pytest.raises(DataError, match=f"cannot write .*{name}: .*; choose .*.png"):
+        with pytest.raises(DataError, match=f"cannot write .*{name}: .*; choose .png"):
             write_image(tmp_path / name, np.zeros((2, width, 3), np.uint8))
         assert not (tmp_path / name).exists()
 
 
 class TestHeaders:
-    def test_the_size_is_read_without_decoding(self) -> None:
-        for height, width in ((1, 1), (480, 640), (65535, 3)):
-            for make in (jpeg_declaring, png_declaring):
-                assert parse_header(as_array(make(height, width))) == (height, width, 1)
+    @pytest.mark.parametrize("make", [jpeg_declaring, png_declaring])
+    def test_the_size_is_read_without_decoding_and_a_vast_image_refused(
+        self, make: Callable[[int, int], bytes]
+    ) -> None:
+        for height, width in ((1, 1), (65535, 3), (9000, 20000), (16384, 16384)):
+            assert parse_header(as_array(make(height, width))) == (height, width, 1)
+        for decode in (parse_header, decode_image, check_image):
+            with pytest.raises(ValueError, match="is too large"):
+                decode(as_array(make(30000, 40000)))
 
     def test_damaged_exif_data_are_no_orientation(self) -> None:
         data = with_orientation(encode(NOISE), 6)
@@ -243,21 +228,10 @@ class TestHeaders:
                 read(as_array(file.getvalue()))
 
     def test_a_format_that_only_opencv_reads_is_decoded(self) -> None:
-        header = b"Pf\n4 3\n-1.0\n"
-        pixels = np.ones((3, 4), "<f4").tobytes()
-        assert succeeds(parse_header, as_array(encode(NOISE, ".ppm")))
         assert parse_header(as_array(encode(NOISE, ".sr"))) == (60, 90, 1)
-        assert not succeeds(parse_header, as_array(header + pixels[:3]))
-
-    @pytest.mark.parametrize("make", [jpeg_declaring, png_declaring])
-    def test_a_large_panorama_is_accepted_and_a_vast_image_refused_without_decoding(
-        self, make: Callable[[int, int], bytes]
-    ) -> None:
-        for size in ((9000, 20000), (16384, 16384)):
-            assert parse_header(as_array(make(*size))).stored_size == size
-        for decode in (parse_header, decode_image, check_image):
-            with pytest.raises(ValueError, match="is too large"):
-                decode(as_array(make(30000, 40000)))
+        cut = b"Pf\n4 3\n-1.0\n" + bytes(3)
+        with pytest.raises(ValueError, match="cannot be decoded"):
+            parse_header(as_array(cut))
 
 
 class TestDecoding:
@@ -269,48 +243,34 @@ class TestDecoding:
         with pytest.raises(ValueError, match="has 90 x 60 pixels instead of 60 x 90"):
             decode_checked_image(data, 90, 60)
 
-    @pytest.mark.parametrize(
-        "data, message",
-        [(b"no image", "cannot be decoded"), (jpeg_declaring(8, 8)[:100], "cannot be decoded"), (b"", "is empty")],
-        ids=["text", "cut", "empty"],
-    )
-    def test_damaged_bytes_cannot_be_decoded(self, data: bytes, message: str) -> None:
-        for decode in (decode_image, check_image):
-            with pytest.raises(ValueError, match=message):
-                decode(as_array(data))
+    def test_damaged_bytes_cannot_be_decoded(self) -> None:
+        damaged = {b"no image": "cannot be decoded", jpeg_declaring(8, 8)[:100]: "cannot be decoded", b"": "is empty"}
+        for data, message in damaged.items():
+            for decode in (decode_image, check_image):
+                with pytest.raises(ValueError, match=message):
+                    decode(as_array(data))
 
     @pytest.mark.parametrize("progressive", [0, 1], ids=["baseline", "progressive"])
-    def test_a_jpeg_that_lacks_data_of_the_picture_is_cut_off(
+    def test_a_jpeg_without_its_last_bytes_is_an_image_but_not_without_data_of_the_picture(
         self, progressive: int, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        """OpenCV may compute missing pixels from nothing, and write lines of its own to the terminal.
+        """Some cameras end a file after the last data of the picture; motion photos have a film after the end.
 
-        An interrupted copy may have the full length, filled with zeros, which are valid codes of grey pixels.
+        OpenCV may compute missing pixels from nothing, and write lines of its own to the terminal. An interrupted copy
+        may have the full length, filled with zeros, which are valid codes of grey pixels.
         """
         data = encode(NOISE, ".jpg", cv2.IMWRITE_JPEG_PROGRESSIVE, progressive)
+        film = b"ftypmp42\xff\xda" + bytes(100)
+        ends = [data[:-missing] + end for missing in (1, 2) for end in (b"", bytes(missing), bytes(1000))]
+        for whole in map(as_array, [*ends, data + film]):
+            np.testing.assert_array_equal(decode_image(whole), decode_image(as_array(data)))
+            assert check_image(whole).stored_size == NOISE.shape[:2]
         for missing in (3, 6, 100, 2000):
             for end in (b"", bytes(missing)):
                 for decode in (decode_image, check_image):
                     with pytest.raises(ValueError, match="is cut off"):
                         decode(as_array(data[:-missing] + end))
         assert capfd.readouterr() == ("", "")
-
-    @pytest.mark.parametrize("progressive", [0, 1], ids=["baseline", "progressive"])
-    @pytest.mark.parametrize("missing", [1, 2])
-    def test_a_jpeg_without_its_last_bytes_is_an_image(self, progressive: int, missing: int) -> None:
-        """As cameras write it that end a file after the last data of the picture."""
-        data = encode(NOISE, ".jpg", cv2.IMWRITE_JPEG_PROGRESSIVE, progressive)
-        for end in (b"", bytes(missing), bytes(1000)):
-            cut = as_array(data[:-missing] + end)
-            np.testing.assert_array_equal(decode_image(cut), decode_image(as_array(data)))
-            assert check_image(cut).stored_size == NOISE.shape[:2]
-
-    def test_bytes_after_the_end_of_a_jpeg_do_not_matter(self) -> None:
-        """Motion photos have a film there, in which a code of JPEG may occur."""
-        data = encode(NOISE, ".jpg")
-        film = b"ftypmp42\xff\xda" + bytes(100)
-        np.testing.assert_array_equal(decode_image(as_array(data + film)), decode_image(as_array(data)))
-        check_image(as_array(data + film))
 
     @pytest.mark.parametrize("kind", ["HEIF", "AVIF"])
     def test_heic_and_avif_are_decoded_upright(self, kind: str) -> None:
@@ -338,34 +298,31 @@ class TestDecoding:
 class TestOrientation:
     @pytest.mark.parametrize("suffix", ["jpeg", "png", "webp"])
     def test_an_image_is_displayed_as_pillow_displays_it(self, tmp_path: Path, suffix: str) -> None:
+        """A PIL image too, which is not turned twice."""
         for orientation in ORIENTATIONS:
             drawn = oriented_image(orientation, suffix=suffix)
             data = as_array(drawn.data)
             assert parse_header(data) == (*SIZE, orientation)
             (tmp_path / "a").write_bytes(drawn.data)
             stored = decode_checked_image(data, *drawn.sizes["stored"])
-            for frame, image in (("displayed", read_image(tmp_path / "a")), ("stored", stored)):
+            displayed = read_image(tmp_path / "a")
+            for frame, image in (("displayed", displayed), ("stored", stored)):
                 assert image.shape[:2] == drawn.sizes[frame]
                 assert lit_centre(image) == pytest.approx(drawn.centres[frame], abs=0.6)
-
-    def test_a_pil_image_is_turned_like_the_file(self) -> None:
-        for suffix in ("jpeg", "png", "webp"):
-            for orientation in ORIENTATIONS:
-                drawn = oriented_image(orientation, suffix=suffix)
-                with Image.open(io.BytesIO(drawn.data)) as image:
-                    assert np.abs(to_bgr(image).astype(int) - decode_image(as_array(drawn.data))).max() < 30
-                    assert np.array_equal(to_bgr(ImageOps.exif_transpose(image)), to_bgr(image)), "not turned twice"
+            with Image.open(tmp_path / "a") as pil:
+                assert np.abs(to_bgr(pil).astype(int) - displayed).max() < 30
+                assert np.array_equal(to_bgr(ImageOps.exif_transpose(pil)), to_bgr(pil))
 
     @pytest.mark.parametrize("kind", ["AVIF", "TIFF"])
     def test_files_with_one_frame_are_turned_by_their_decoder(self, kind: str) -> None:
         if kind == "AVIF" and not features.check("avif"):
             pytest.skip("Pillow was built without AVIF")
+        pixels = np.zeros((40, 60, 3), np.uint8)
+        pixels[:20, :30] = 200
         for orientation in ORIENTATIONS:
             exif = Image.Exif()
             exif[ExifTags.Base.Orientation] = orientation
             file = io.BytesIO()
-            pixels = np.zeros((40, 60, 3), np.uint8)
-            pixels[:20, :30] = 200
             Image.fromarray(pixels).save(file, kind, exif=exif)
             data = as_array(file.getvalue())
             expected = apply_orientation(pixels, orientation)
@@ -386,16 +343,12 @@ class TestOrientation:
 def test_an_image_above_the_limit_of_the_host_is_read_upright(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the limit of this package counts."""
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
-    file = io.BytesIO()
-    exif = Image.Exif()
-    exif[ExifTags.Base.Orientation] = 6
-    Image.fromarray(NOISE).save(file, "JPEG", exif=exif)
-    height, width = NOISE.shape[:2]
-    assert decode_image(np.frombuffer(file.getvalue(), np.uint8)).shape[:2] == (width, height)
+    data = as_array(with_orientation(encode(NOISE), 6))
+    assert decode_image(data).shape[:2] == (90, 60)
     assert Image.MAX_IMAGE_PIXELS == 10, "it belongs to the host"
-    monkeypatch.setattr(images_module, "MAX_PIXELS", height * width - 1)
-    with pytest.raises(ValueError, match=f"{width} x {height} pixels"):
-        decode_image(np.frombuffer(file.getvalue(), np.uint8))
+    monkeypatch.setattr(images_module, "MAX_PIXELS", 60 * 90 - 1)
+    with pytest.raises(ValueError, match="90 x 60 pixels"):
+        decode_image(data)
 
 
 @pytest.mark.parametrize("suffix", [".jpg", ".png"])

@@ -52,7 +52,6 @@ ENTRIES: dict[str, tuple[str, str]] = {
     "category-id": ("categories with the id of another one", "number them"),
     "names-of-skeleton": ("categories that do not name their keypoints", "the names are those of the skeleton"),
     "numbered-keypoints": ("categories that do not name their keypoints", "they are keypoint_1 and so on"),
-    "keypoint-name": ("names of keypoints", "blanks and repetitions removed"),
     "keypoint-order": ("categories with the skeleton's keypoints in another spelling or order", "turned to its order"),
     "edges": ("edges that lead to no keypoint", "all of their category are left out, they are those of another one"),
     "no-such-category": ("annotations of categories that are not listed", "correct category_id, or list the category"),
@@ -141,12 +140,13 @@ class Adjustments(list[Adjustment]):
         self.append(Adjustment(kind, code, *ENTRIES[code], [str(place) for place in places]))
 
     def add_rows(self, kind: Kind, code: str, is_concerned: Any, ids: Ids) -> None:
-        """Add one for the rows of a (rows,) bool array, unless there are none. The places are the ``ids``."""
-        if is_concerned.any():
-            self.add(kind, code, [ids[row] for row in np.flatnonzero(is_concerned).tolist()])
+        """Add one for the rows of (rows,) bools, unless there are none. The places are the ``ids``."""
+        if rows := np.flatnonzero(is_concerned).tolist():
+            self.add(kind, code, [ids[row] for row in rows])
 
     def leave_out_few(self, code: str, is_faulty: Any, ids: Ids, total: int = 0) -> Any:
         """The rows to leave out: the faulty ones if they are few of ``total`` rows; else none, and a contradiction."""
+        is_faulty = np.asarray(is_faulty, bool)
         total = total or len(is_faulty)
         count = int(is_faulty.sum())
         are_few = count <= max(SINGLE_PLACES, self._share * total) and 2 * count <= total

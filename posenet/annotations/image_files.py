@@ -1,4 +1,4 @@
-"""Where the images of a data set are: the names in files of annotations are relative to many folders."""
+"""Where the images of a data set are, as the names in files of annotations are relative to many folders; and copies."""
 
 from __future__ import annotations
 
@@ -6,11 +6,18 @@ import itertools
 import os
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path, PureWindowsPath
+from typing import TypeVar
 
 from posenet.errors import DataError
+from posenet.files import sha256_of
 from posenet.images import IMAGE_SUFFIXES
+from posenet.progress_bar import progress_bar
+from posenet.threads import map_in_threads, usable_cores
+
+Key = TypeVar("Key", bound=Hashable)
 
 FOLDERS_OF_LABELS = frozenset("annot annotations labels".split())
 """Folders that are beside those of the images."""
@@ -92,6 +99,28 @@ def find_images_near(path: Path, images: str | Path | None, names: Sequence[str]
         reason = f"{several[0].parent} and {several[1].parent} both have"
     such = f", such as {first[:100]}" if first else ""
     raise DataError(f"{reason} the images of {path}{such}; name the folder with --images DIR")
+
+
+def groups_of_copies(paths: Mapping[Key, Path]) -> list[list[Key]]:
+    """The keys of files, those of files with the same bytes together. Only files of the same size are read.
+
+    ``DataError`` if a file cannot be read.
+    """
+    try:
+        sizes = {key: path.stat().st_size for key, path in paths.items()}
+        counts = Counter(sizes.values())
+        unclear = [key for key, size in sizes.items() if counts[size] > 1]
+        workers = usable_cores()
+        digests = map_in_threads(sha256_of, [paths[key] for key in unclear], workers=workers, ahead=4 * workers)
+        digest_of = dict(zip(unclear, progress_bar(digests, "images", len(unclear))))
+    except OSError as error:
+        raise DataError(
+            f"cannot read {error.filename}: {error.strerror}; posenet annotations fix leaves out such images"
+        ) from error
+    groups: dict[object, list[Key]] = {}
+    for key in paths:
+        groups.setdefault(digest_of.get(key, key), []).append(key)
+    return list(groups.values())
 
 
 def _spell(name: str) -> str:

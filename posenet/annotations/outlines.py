@@ -38,6 +38,8 @@ SHARE_OF_KEYPOINT_BOX = 0.84
 """The same relative to the box around four and more labelled keypoints, which is smaller: the median of 454 people."""
 BOX_TOLERANCE = 1.0
 """Difference in pixels at which a box is the one around the keypoints, because both may be rounded."""
+EDGE_MARGIN = 1.0
+"""Pixels by which coordinates are outside the image because they are rounded."""
 
 
 def parse_outline(outline: Any, height: int, width: int) -> tuple[Outline, bool]:
@@ -151,3 +153,10 @@ def estimate_areas(boxes: np.ndarray, around: np.ndarray) -> np.ndarray:
     """(P,) areas in square pixels of people without outlines, from their boxes and those ``around`` their keypoints."""
     are_same = (abs(boxes - around) <= BOX_TOLERANCE).all(axis=1)
     return np.asarray(np.where(are_same, SHARE_OF_KEYPOINT_BOX, SHARE_OF_BOX) * boxes[:, 2] * boxes[:, 3])
+
+
+def distances_from_boxes(points: np.ndarray, boxes: np.ndarray) -> np.ndarray:
+    """(P, K) distance of points from their box along the farther axis, relative to its longer side."""
+    low, size = boxes[:, None, :2], boxes[:, None, 2:]
+    beyond = np.maximum(low - points, points - low - size).max(axis=2).clip(min=0)
+    return np.asarray(beyond / size.max(axis=2).clip(min=1))

@@ -3,37 +3,116 @@
 What other values or the image files determine is derived, single faults are left out, and only what has no right
 reading is a contradiction. ``lint`` prints the list, ``fix`` writes the normal form, and all tools work on it.
 
-``read_annotation_file`` is the order of the steps; ``image_reader``, ``category_reader`` and ``annotation_reader`` read
-the sections, ``upright`` finds the EXIF frames.
+``read_annotation_file`` is the order of the steps. Each takes columns, changes none of them, and returns its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+import itertools
+import os
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, get_args
 
+import cv2
 import numpy as np
 
-from posenet.annotations.adjustments import Adjustments
-from posenet.annotations.annotation_reader import complete_columns, read_columns
-from posenet.annotations.category_reader import canonical_id, read_categories
+from posenet.annotations.adjustments import Adjustments, Ids
 from posenet.annotations.coco import (
+    MAX_NUMBER,
     SECTIONS,
     AnnotationColumns,
     AnnotationFile,
+    Categories,
+    Category,
     CocoImage,
     Entry,
+    Mask,
     read_document,
     select_sections,
 )
-from posenet.annotations.copies import merge_copies
-from posenet.annotations.image_reader import Images, check_files, read_images, take_ignored_regions
-from posenet.annotations.upright import find_frames, swap_sizes, turn_upright
-from posenet.errors import ConfigError
+from posenet.annotations.image_files import ImageFiles, groups_of_copies
+from posenet.annotations.outlines import (
+    EDGE_MARGIN,
+    MAX_SIDE,
+    Outline,
+    boxes_around,
+    decode_columns,
+    decode_mask,
+    distances_from_boxes,
+    encode_mask,
+    estimate_areas,
+    parse_outline,
+    polygons_to_mask,
+)
+from posenet.errors import ConfigError, DataError
+from posenet.images import (
+    MAX_PIXELS,
+    ImageHeader,
+    apply_orientation,
+    check_image,
+    has_proportions,
+    read_header,
+    read_image_file,
+    read_oriented_header,
+)
 from posenet.messages import truncate_for_message
+from posenet.progress_bar import progress_bar
 from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import Skeleton
+from posenet.skeleton.known_names import canonical_names
+from posenet.threads import map_in_threads, usable_cores
+
+UNLISTED = -1
+"""Row of an image or category that is not listed."""
+MIRRORING = (2, 4, 5, 7)
+"""EXIF orientations that mirror: what is annotated as left in the stored pixels is right in the displayed image."""
+QUARTER_TURNS = (5, 6, 7, 8)
+"""EXIF orientations that swap height and width."""
+IGNORED_REGIONS = ("ignore_regions_x", "ignore_regions_y")
+"""PoseTrack18's polygons of an image in which people are not annotated."""
+CROWD_FLAGS = {"none": False, "": False, "0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
+"""What ``iscrowd`` may be, as a text in lower case."""
+MIN_EXAMPLES = 20
+"""At least this many people are needed to recognise percentages."""
+MIN_PERCENT_SIDE = 200
+"""Percentages are recognised if the longer side of half of the images is larger than this, in pixels."""
+BEYOND = 1.1
+"""Boxes that are fractions of the image end before this; and a box that is written as two corners is recognised if x,
+y, width, height would end beyond this many image widths or heights, as in more than half of COCO's people."""
+MANY = 0.2
+"""Share of the boxes that must end so far outside."""
+BOX_MARGIN = 0.1
+"""Distance from the box, relative to its longer side, up to which a keypoint belongs to it."""
+FAR_OUTSIDE = 0.1
+"""Distance from the image, relative to its longer side, from which a keypoint is not labelled. The head of a person
+may well be above the image."""
+TINY_SHARE = 0.01
+"""No object covers a smaller share of its box, but thin ones such as ropes, whose areas are above 1."""
+RECTANGLE_CORNERS = 9
+"""An outline of at most so many corners that fills its box is that box."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Images:
+    """Columns of the N images. Those that are left out, or merged into another one, stay in the columns."""
+
+    entries: list[Entry]
+    ids: list[int]
+    row_of: dict[object, int]  # by the id in the file
+    names: list[str]  # paths of the files, relative to the folder
+    headers: list[ImageHeader | None]  # of the files; None of those that were not read, or cannot be
+    sizes: np.ndarray  # (N, 2) int64 height, width, as annotated
+    turns: np.ndarray  # (N,) int64: the EXIF orientation by which the annotations are still to be turned; 1 for none
+    is_kept: Mask
+
+    def leave_out(self, code: str, is_faulty: Mask, ids: Ids, said: Adjustments) -> _Images:
+        """Leave out the kept ones that are faulty, unless they are many."""
+        is_left_out = said.leave_out_few(code, is_faulty & self.is_kept, ids, int(self.is_kept.sum()))
+        return replace(self, is_kept=self.is_kept & ~is_left_out)
 
 
 def read_annotation_file(
@@ -70,23 +149,29 @@ def read_annotation_file(
     if exif_frame not in get_args(ExifFrame):
         raise ConfigError(f"exif_frame {truncate_for_message(exif_frame)} is unknown; use displayed or stored")
     sections = select_sections(document, path)
+    annotations = sections["annotations"]
     said = Adjustments(drop)
-    images = read_images(sections["images"], None if folder is None else Path(folder), exif_frame, said)
-    annotated = {canonical_id(entry.get("image_id")) for entry in sections["annotations"]}
-    find_frames(images, annotated, exif_frame, said)
-    is_unlabelled = np.array([entry.get("is_labeled") is False for entry in images.entries], bool) & images.is_kept
-    said.add_rows("left out", "unlabelled-frame", is_unlabelled, images.names)
-    images.is_kept &= ~is_unlabelled
+    folder = None if folder is None else Path(folder)
+
+    images = _list_images(sections["images"], said)
+    images = _find_files(images, folder, said)
+    if folder is not None:
+        images = _read_files(images, folder, opens_images, said)
+    images = _complete_sizes(images, exif_frame, said)
+    images = _find_frames(images, {canonical_id(entry.get("image_id")) for entry in annotations}, exif_frame, said)
     if opens_images:
-        check_files(images, said)
-    categories = read_categories(sections["categories"], sections["annotations"], skeleton, said)
-    entries = [*sections["annotations"], *take_ignored_regions(images, categories, said)]
-    columns = read_columns(entries, images, categories, said)
-    swap_sizes(images, columns, said)
-    columns = complete_columns(columns, images.sizes[columns.image_rows], said)
-    columns = turn_upright(images, columns, said)
-    columns = merge_copies(images, columns, compares_files, said)
-    _leave_out_emptied(images, entries, columns, said)
+        images = _compare_sizes(images, said)
+
+    categories = _read_categories(sections["categories"], annotations, skeleton, said)
+    images, regions = _take_ignored_regions(images, categories, said)
+    entries = [*annotations, *regions]
+
+    columns = _read_annotations(entries, images, categories, said)
+    images = _swap_sizes(images, columns, said)
+    columns = _complete_annotations(columns, images.sizes[columns.image_rows], said)
+    images, columns = _turn_upright(images, columns, said)
+    images, columns = _merge_copies(images, columns, folder if compares_files else None, said)
+    images = _leave_out_emptied(images, entries, columns, said)
     file = AnnotationFile(
         path=path,
         others={key: value for key, value in document.items() if key not in SECTIONS},
@@ -105,10 +190,665 @@ def read_annotation_file(
     return file
 
 
-def _leave_out_emptied(images: Images, entries: Sequence[Entry], columns: AnnotationColumns, said: Adjustments) -> None:
+# Ids
+
+
+def canonical_id(value: object) -> int | str | None:
+    """An id as a whole number where it is one, as in "000123" or 1.0; another text as it is; None for no id."""
+    if isinstance(value, str):
+        text = value.strip()
+        return int(text) if text.isascii() and text.isdecimal() and len(text) <= 18 else text
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if type(value) is int and abs(value) < 2**63 else None
+
+
+def _number_ids(ids: Sequence[object]) -> list[int]:
+    """Numbers in the place of ids: whole numbers that no earlier one has stay, the others get the next free ones."""
+    free = itertools.count(1 + max((value for value in ids if isinstance(value, int)), default=0))
+    seen: set[int] = set()
+    numbers = []
+    for value in ids:
+        numbers.append(value if isinstance(value, int) and value not in seen else next(free))
+        seen.add(numbers[-1])
+    return numbers
+
+
+# Images: their files, sizes and EXIF frames
+
+
+def _list_images(entries: list[Entry], said: Adjustments) -> _Images:
+    """The images as they are written; those are left out that have no id of their own, or show what is unlabelled."""
+    written = [entry.get("id") for entry in entries]
+    values = [canonical_id(value) for value in written]
+    names = [name if isinstance(name := entry.get("file_name"), str) else "" for entry in entries]
+    sizes = np.zeros((len(entries), 2), np.int64)
+    for row, entry in enumerate(entries):
+        size = [canonical_id(entry.get(key)) for key in ("height", "width")]
+        sizes[row] = [side if isinstance(side, int) and 0 < side <= MAX_SIDE else 0 for side in size]
+    row_of: dict[object, int] = {}
+    firsts = np.array([row_of.setdefault(value, row) for row, value in enumerate(values)], int)
+    is_second = firsts != np.arange(len(entries))
+    is_same = is_second & np.array([names[first] == name for first, name in zip(firsts.tolist(), names)], bool)
+    lacks_id = np.array([value is None for value in values], bool)
+    is_unlabelled = np.array([entry.get("is_labeled") is False for entry in entries], bool)
+    images = _Images(
+        entries=entries,
+        ids=_number_ids(values),
+        row_of=row_of,
+        names=names,
+        headers=[None] * len(entries),
+        sizes=sizes,
+        turns=np.ones(len(entries), np.int64),
+        is_kept=np.ones(len(entries), bool),
+    )
+    said.add_rows("derived", "text-id", [isinstance(value, str) for value in values], written)
+    said.add_rows("derived", "repeated-image", is_same, names)
+    images = images.leave_out("image-id", is_second & ~is_same | lacks_id, names, said)
+    said.add_rows("left out", "unlabelled-frame", is_unlabelled & images.is_kept & ~is_same, names)
+    return replace(images, is_kept=images.is_kept & ~is_same & ~is_unlabelled)
+
+
+def _find_files(images: _Images, folder: Path | None, said: Adjustments) -> _Images:
+    """Shorten or lengthen the names of files that are not in the folder to those that are.
+
+    Labelling tools write paths on their server, or relative to another folder, and some sets only the last part. If
+    two images would get the same file, both stay as they are.
+    """
+    found = list(map(_without_way_out, images.names))
+    if folder is not None:
+        files = ImageFiles(folder)
+        for row, name in enumerate(images.names):
+            path = files.find(name)
+            if path is not None and path != folder / name:
+                found[row] = path.relative_to(folder).as_posix()
+    uses = Counter(itertools.compress(found, images.is_kept))
+    names = [new if uses[new] == 1 else old for old, new in zip(images.names, found)]
+    said.add_rows("derived", "paths", [old != new for old, new in zip(images.names, names)], names)
+    is_no_name = [not name or not name.isprintable() or name != _without_way_out(name) for name in names]
+    return replace(images, names=names).leave_out("file-name", np.array(is_no_name, bool), images.ids, said)
+
+
+def _without_way_out(name: str) -> str:
+    """The path itself if it stays in its folder, else without what leads out of it."""
+    path = PureWindowsPath(name)  # which also splits at /
+    parts = [part for part in path.parts if part not in ("..", path.anchor)]
+    return name if len(parts) == len(path.parts) else "/".join(parts)
+
+
+def _read_files(images: _Images, folder: Path, opens_images: bool, said: Adjustments) -> _Images:
+    """Read the headers of the files; if they are opened, leave out those that are missing or cannot be decoded."""
+
+    def read(row: int) -> tuple[ImageHeader | None, str, str]:
+        """The header, or the code and the details of what is wrong."""
+        path = folder / images.names[row]
+        try:
+            if opens_images:
+                return check_image(read_image_file(path)), "", ""
+            return read_oriented_header(path) if images.sizes[row].all() else read_header(path), "", ""
+        except (OSError, ValueError, DataError) as error:
+            if not os.path.exists(path):  # which is also false for a name that is too long
+                return None, "missing-file", ""
+            return None, "unreadable-file", f" ({re.split(r' [(]|;', str(error))[0]})"
+
+    rows = np.flatnonzero(images.is_kept).tolist()
+    workers = usable_cores()
+    results = map_in_threads(read, rows, workers=workers, ahead=64 * workers)
+    headers, texts = list(images.headers), list(images.names)
+    codes = np.full(len(texts), "", object)
+    for row, result in zip(rows, progress_bar(results, "images", len(rows), disable=not opens_images)):
+        headers[row], codes[row], details = result
+        texts[row] += details
+    images = replace(images, headers=headers)
+    if opens_images:
+        for code in ("missing-file", "unreadable-file"):
+            images = images.leave_out(code, codes == code, texts, said)
+    return images
+
+
+def _complete_sizes(images: _Images, exif_frame: ExifFrame, said: Adjustments) -> _Images:
+    """The sizes, with those of the files where none are stated."""
+    sizes = images.sizes.copy()
+    lacks = ~sizes.all(axis=1) & images.is_kept
+    for row in np.flatnonzero(lacks).tolist():
+        if header := images.headers[row]:
+            sizes[row] = header.stored_size if exif_frame == "stored" else header.displayed_size
+    is_read = lacks & sizes.all(axis=1)
+    said.add_rows("derived", "size", is_read, images.names)
+    return replace(images, sizes=sizes).leave_out("image-size", lacks & ~is_read, images.names, said)
+
+
+def _find_frames(images: _Images, annotated: Collection[object], exif_frame: ExifFrame, said: Adjustments) -> _Images:
+    """Find the images whose annotations are those of the stored pixels: by what they are to be turned.
+
+    Args:
+        annotated: ids of the images with annotations, as ``canonical_id`` gives them.
+    """
+    entries, turns = list(images.entries), images.turns.copy()
+    by_setting, is_mirrored = np.zeros((2, len(entries)), bool)
+    for row in np.flatnonzero(images.is_kept).tolist():
+        entry, header = entries[row], images.headers[row]
+        if header is None or header.orientation == 1 or entry.get("exif_frame") == "displayed":  # as in the normal form
+            continue
+        height, width = images.sizes[row].tolist()
+        frame, is_open = _frame_of(header, (height, width), exif_frame)
+        is_annotated = canonical_id(entry.get("id")) in annotated
+        by_setting[row] = is_open and is_annotated
+        is_mirrored[row] = frame == "stored" and is_annotated and header.orientation in MIRRORING
+        if frame == "stored" and not is_mirrored[row]:
+            turns[row] = header.orientation
+        # What only the setting decides, and leaves as it is, may be decided otherwise later.
+        if not is_open or frame == "stored":
+            entries[row] = entry | {"exif_frame": "displayed"}
+    said.add_rows("warning", "exif-by-setting", by_setting, images.names)
+    return replace(images, entries=entries, turns=turns).leave_out("exif-mirrored", is_mirrored, images.names, said)
+
+
+def _frame_of(header: ImageHeader, size: tuple[int, int], exif_frame: ExifFrame) -> tuple[ExifFrame, bool]:
+    """The frame of an image that is annotated as (height, width) ``size``, and whether ``exif_frame`` decides it.
+
+    Quarter turns swap height and width, and then the size tells, or the proportions of an image that was resized. For
+    others, for square images and for proportions of neither frame, ``exif_frame`` decides.
+    """
+    stored, displayed = header.stored_size, header.displayed_size
+    is_stored, is_displayed = size == stored, size == displayed
+    if not is_stored and not is_displayed:
+        is_stored, is_displayed = has_proportions(stored, size), has_proportions(displayed, size)
+    if is_stored == is_displayed:
+        return exif_frame, True
+    return ("stored" if is_stored else "displayed"), False
+
+
+def _compare_sizes(images: _Images, said: Adjustments) -> _Images:
+    """Leave out images of other proportions than annotated."""
+    texts = list(images.names)
+    is_wrong, is_resized = np.zeros((2, len(texts)), bool)
+    for row in np.flatnonzero(images.is_kept).tolist():
+        header, annotated = images.headers[row], tuple(images.sizes[row].tolist())
+        if header is None:
+            continue
+        size = header.displayed_size if images.turns[row] == 1 else header.stored_size
+        is_resized[row] = size != annotated and has_proportions(size, annotated)
+        is_wrong[row] = size != annotated and not is_resized[row]
+        if size != annotated:
+            texts[row] += f" ({size[1]} x {size[0]}, annotated {annotated[1]} x {annotated[0]})"
+    said.add_rows("derived", "resized", is_resized, texts)
+    return images.leave_out("wrong-size", is_wrong, texts, said)
+
+
+def _swap_sizes(images: _Images, columns: AnnotationColumns, said: Adjustments) -> _Images:
+    """Swap height and width of the images whose keypoints fit only the displayed image, though the size is that of
+    the stored pixels: keypoints in it, and some far outside the stored pixels."""
+    is_turned = np.isin(images.turns, QUARTER_TURNS)
+    rows = np.flatnonzero(is_turned[columns.image_rows])
+    image_rows, is_labelled = columns.image_rows[rows], columns.is_labelled[rows]
+    points = columns.keypoints[rows, :, :2]
+    sizes = images.sizes[image_rows][:, None, ::-1]
+    is_far = is_labelled & (points > sizes + FAR_OUTSIDE * sizes.max(axis=2, keepdims=True)).any(axis=2)
+    fits_turned = ((points >= -EDGE_MARGIN) & (points <= sizes[..., ::-1] + EDGE_MARGIN)).all(axis=2)
+    has_far, has_misfit = np.zeros((2, len(images.names)), bool)
+    has_far[image_rows[is_far.any(axis=1)]] = True
+    has_misfit[image_rows[(is_labelled & ~fits_turned).any(axis=1)]] = True
+    is_swapped = is_turned & has_far & ~has_misfit
+    said.add_rows("derived", "exif-swapped", is_swapped, images.names)
+    sizes = np.where(is_swapped[:, None], images.sizes[:, ::-1], images.sizes)
+    return replace(images, sizes=sizes, turns=np.where(is_swapped, 1, images.turns))
+
+
+def _turn_upright(images: _Images, columns: AnnotationColumns, said: Adjustments) -> tuple[_Images, AnnotationColumns]:
+    """Turn the annotations of the stored pixels. Those of categories that are not read are left out there."""
+    is_turned = (images.turns != 1) & images.is_kept
+    has_people = np.isin(np.arange(len(images.names)), columns.image_rows)
+    said.add_rows("derived", "exif-turned", is_turned & has_people, images.names)
+    is_unread = is_turned[columns.image_rows] & ~columns.is_used
+    said.add_rows("left out", "exif-other", is_unread, columns.ids)
+    columns = columns.select(~is_unread)
+    entries, outlines = list(columns.entries), list(columns.outlines)
+    keypoints, boxes = columns.keypoints.copy(), columns.boxes.copy()
+    for row in np.flatnonzero(is_turned[columns.image_rows]).tolist():
+        image_row = columns.image_rows[row]
+        orientation, size = int(images.turns[image_row]), tuple(images.sizes[image_row].tolist())
+        # Keypoints count from the centre of the first pixel, boxes and outlines from its corner.
+        points = _turn(keypoints[row, :, :2] + 0.5, orientation, size) - 0.5
+        keypoints[row, :, :2] = np.where(keypoints[row, :, 2:] > 0, points, keypoints[row, :, :2])
+        first, second = _turn(np.stack([boxes[row, :2], boxes[row, :2] + boxes[row, 2:]]), orientation, size)
+        boxes[row] = *np.minimum(first, second), *np.abs(second - first)
+        outline = outlines[row]
+        if isinstance(outline, np.ndarray):
+            mask = apply_orientation(decode_mask(outline, *size), orientation)
+            outlines[row] = runs = encode_mask(mask)
+            # Run lengths are written as they are in the entry.
+            entries[row] = entries[row] | {"segmentation": {"size": [*mask.shape], "counts": runs.tolist()}}
+        elif outline is not None:
+            polygons = [np.reshape(polygon, (-1, 2)) for polygon in outline]
+            outlines[row] = [_turn(polygon, orientation, size).ravel().tolist() for polygon in polygons]
+    is_quarter = is_turned & np.isin(images.turns, QUARTER_TURNS)
+    images = replace(images, sizes=np.where(is_quarter[:, None], images.sizes[:, ::-1], images.sizes))
+    return images, replace(columns, entries=entries, keypoints=keypoints, boxes=boxes, outlines=outlines)
+
+
+def _turn(points: np.ndarray, orientation: int, size: tuple[int, int]) -> np.ndarray:
+    """Turn (..., 2) x, y in pixels from the corner of the stored pixels of (height, width) ``size``."""
+    height, width = size
+    x, y = points[..., 0], points[..., 1]
+    turned = {3: (width - x, height - y), 6: (height - y, x), 8: (y, width - x)}[orientation]
+    return np.stack(turned, axis=-1)
+
+
+def _merge_copies(
+    images: _Images, columns: AnnotationColumns, folder: Path | None, said: Adjustments
+) -> tuple[_Images, AnnotationColumns]:
+    """Give the first of several copies of an image the people of all; copies with the same people stay as they are.
+
+    Each of them would teach that the people of the others are not there. Copies have the same name, or, with a folder,
+    files of the same bytes.
+    """
+    by_name: dict[PurePosixPath, list[int]] = defaultdict(list)
+    files: dict[int, Path] = {}
+    for row in np.flatnonzero(images.is_kept).tolist():
+        # ``os.path.isfile`` raises no error for a name that is too long.
+        if folder is not None and os.path.isfile(folder / images.names[row]):
+            files[row] = folder / images.names[row]
+        else:
+            by_name[PurePosixPath(images.names[row])].append(row)
+    image_rows = columns.image_rows.copy()
+    is_merged = np.zeros(len(images.names), bool)
+    for rows in (*groups_of_copies(files), *by_name.values()):
+        first, *others = rows
+        if not others or (images.sizes[others] != images.sizes[first]).any():
+            continue
+        shown = [{keypoints.tobytes() for keypoints in columns.keypoints[columns.image_rows == row]} for row in rows]
+        if all(one == shown[0] for one in shown) and len({images.names[row] for row in rows}) > 1:
+            continue
+        image_rows[np.isin(image_rows, others)] = first
+        is_merged[others] = True
+    said.add_rows("derived", "copies", is_merged, images.names)
+    columns = replace(columns, image_rows=image_rows)
+    return replace(images, is_kept=images.is_kept & ~is_merged), columns.select(~_find_repeated(columns))
+
+
+def _leave_out_emptied(
+    images: _Images, entries: Sequence[Entry], columns: AnnotationColumns, said: Adjustments
+) -> _Images:
     """Leave out images of which no annotation is left, because they would count as images of nobody."""
     rows = {images.row_of.get(canonical_id(entry.get("image_id"))) for entry in entries}
     rows -= set(columns.image_rows.tolist())
-    emptied = np.array([row in rows for row in range(len(images.names))], bool) & images.is_kept
-    said.add_rows("left out", "emptied-image", emptied, images.names)
-    images.is_kept &= ~emptied
+    is_emptied = np.array([row in rows for row in range(len(images.names))], bool) & images.is_kept
+    said.add_rows("left out", "emptied-image", is_emptied, images.names)
+    return replace(images, is_kept=images.is_kept & ~is_emptied)
+
+
+# Categories
+
+
+def _read_categories(
+    entries: list[Entry], annotations: Sequence[Entry], skeleton: Skeleton | None, said: Adjustments
+) -> Categories:
+    """Read the categories; names of keypoints that they lack come from the skeleton, or are numbered."""
+    lists: dict[object, list[Any]] = defaultdict(list)
+    for entry in annotations:
+        lists[canonical_id(entry.get("category_id"))].append(entry.get("keypoints"))
+    entries = list(entries)
+    if not entries and any(map(_guess_count, lists.values())):
+        entries = [{"id": next(iter(lists)), "name": "object"}]
+        said.add("derived", "no-categories")
+    raw = [canonical_id(entry.get("id")) for entry in entries]
+    if len(entries) == 1 and len(lists) == 1:
+        lists = {raw[0]: next(iter(lists.values()))}
+    parsed = [_parse_category(entry, lists.get(number, []), skeleton, said) for entry, number in zip(entries, raw)]
+    row_of: dict[object, int] = {}
+    is_repeated = [row_of.setdefault(number, row) != row for row, number in enumerate(raw)]
+    said.leave_out_few("category-id", is_repeated, [category.name for category in parsed], total=1)
+    if len(entries) == 1:
+        row_of[None] = 0
+    expected = () if skeleton is None else skeleton.file_names
+    wanted = () if skeleton is None else canonical_names(expected, skeleton.category)
+    orders = {}
+    for row, category in enumerate(parsed):
+        known = canonical_names(category.keypoints, category.name)
+        if skeleton is None or category.keypoints == expected or sorted(known) != sorted(wanted):
+            continue
+        orders[row] = [known.index(name) for name in wanted]
+        edges = tuple((wanted.index(known[a]), wanted.index(known[b])) for a, b in category.edges)
+        parsed[row] = Category(category.name, expected, edges)
+        entries[row] = {key: value for key, value in entries[row].items() if key != "flip_idx"}
+        said.add("derived", "keypoint-order", [category.name])
+    is_used = [bool(names) and (skeleton is None or names == expected) for _, names, _, _ in parsed]
+    return Categories(entries, parsed, _number_ids(raw), row_of, np.array(is_used, bool), orders)
+
+
+def _parse_category(entry: Entry, lists: Sequence[Any], skeleton: Skeleton | None, said: Adjustments) -> Category:
+    title, written = _to_text(entry.get("name", "")), entry.get("keypoints")
+    texts = map(_to_text, written) if isinstance(written, list) else ()
+    names = tuple(text.strip() or f"keypoint_{number}" for number, text in enumerate(texts, 1))
+    count = _guess_count(lists)
+    expected = () if skeleton is None else skeleton.file_names
+    if count and count == len(expected) != len(names):
+        said.add("derived", "names-of-skeleton", [f"{title}: {count}"])
+        names = expected
+    elif count and not names and any(map(_has_number, lists)):
+        said.add("derived", "numbered-keypoints", [f"{title}: {count}"])
+        names = tuple(f"keypoint_{number}" for number in range(1, count + 1))
+    return Category(title, names, _parse_edges(entry.get("skeleton"), len(names), title, said), entry.get("flip_idx"))
+
+
+def _to_text(value: object) -> str:
+    return value if isinstance(value, str) else truncate_for_message(value)
+
+
+def _guess_count(lists: Sequence[Any]) -> int:
+    """How many keypoints most of some lists have, nested or flat; 0 if that is not clear."""
+    lengths: Counter[int] = Counter()
+    for values in lists:
+        if not isinstance(values, list) or not values:
+            continue
+        if isinstance(values[0], list):
+            lengths[len(values)] += 1
+        elif len(values) % 3 == 0 and set(map(type, values[2::3])) <= {int, float} and max(values[2::3]) <= 2:
+            lengths[len(values) // 3] += 1
+        elif len(values) % 2 == 0:
+            lengths[len(values) // 2] += 1
+    return max(lengths, key=lambda count: lengths[count], default=0)
+
+
+def _has_number(values: Any) -> bool:
+    """Whether a list has a number other than 0; tools write zeros for objects without keypoints."""
+    return isinstance(values, list) and any(value not in (0, [0, 0, 0], [0, 0]) for value in values)
+
+
+def _parse_edges(edges: Any, count: int, title: str, said: Adjustments) -> tuple[tuple[int, int], ...]:
+    """Pairs of numbers of keypoints, from 0; COCO counts from 1, some from 0.
+
+    If an edge leads to no keypoint, all are left out: they are those of other keypoints, as in CrowdPose.
+    """
+    pairs: list[list[Any]] = [
+        [canonical_id(end) for end in edge] if isinstance(edge, list) and len(edge) == 2 else [None, None]
+        for edge in (edges if count and isinstance(edges, list) else [])
+    ]
+    first = 0 if any(0 in pair for pair in pairs) else 1
+    numbers = range(first, count + first)
+    if lost := [f"{title} {a}-{b}" for a, b in pairs if a not in numbers or b not in numbers]:
+        said.add("derived", "edges", lost)
+        return ()
+    return tuple({frozenset((a, b)): (a - first, b - first) for a, b in pairs if a != b}.values())
+
+
+def _take_ignored_regions(images: _Images, categories: Categories, said: Adjustments) -> tuple[_Images, list[Entry]]:
+    """Annotations of crowds in the place of PoseTrack18's ignored regions."""
+    entries, regions = list(images.entries), []
+    has_regions = np.zeros(len(entries), bool)
+    for row, entry in enumerate(images.entries):
+        if not categories.is_used.any() or not all(isinstance(entry.get(key), list) for key in IGNORED_REGIONS):
+            continue
+        entries[row] = {key: value for key, value in entry.items() if key not in IGNORED_REGIONS}
+        x, y = (
+            entry[key] if any(isinstance(part, list) for part in entry[key]) else [entry[key]]
+            for key in IGNORED_REGIONS
+        )
+        outlines = [
+            list(itertools.chain(*zip(*pair)))
+            for pair in zip(x, y)
+            if all(isinstance(part, list) and len(part) > 2 for part in pair)
+        ]
+        has_regions[row] = images.is_kept[row] and bool(outlines)
+        category = categories.entries[int(categories.is_used.argmax())].get("id")
+        crowd = {"image_id": entry.get("id"), "category_id": category, "iscrowd": 1}
+        regions += [crowd | {"segmentation": [outline]} for outline in outlines]
+    said.add_rows("derived", "ignored-regions", has_regions, images.names)
+    return replace(images, entries=entries), regions
+
+
+# Annotations: as they are written
+
+
+def _read_annotations(
+    entries: Sequence[Entry], images: _Images, categories: Categories, said: Adjustments
+) -> AnnotationColumns:
+    """Read the annotations of the images that are kept: keypoints, boxes and areas as they are written."""
+    image_rows = np.array([images.row_of.get(canonical_id(entry.get("image_id")), UNLISTED) for entry in entries], int)
+    said.leave_out_few("no-image", image_rows == UNLISTED, [entry.get("id") for entry in entries])
+    category_rows = _find_categories(entries, categories, said)
+    is_read = np.append(images.is_kept, False)[image_rows] & (category_rows != UNLISTED)
+    rows = np.flatnonzero(is_read).tolist()
+    read = [entries[row] for row in rows]
+    written = [entry.get("id") for entry in read]
+    raw = list(map(canonical_id, written))
+    ids = np.array(_number_ids(raw), np.int64)
+    is_new = [value is not None and old != new for value, old, new in zip(written, raw, ids.tolist())]
+    said.add_rows("derived", "annotation-id", is_new, written)
+    crowds = [CROWD_FLAGS.get(str(entry.get("iscrowd")).lower()) for entry in read]
+    is_used = np.append(categories.is_used, False)[category_rows[rows]]
+    columns = AnnotationColumns(
+        entries=read,
+        ids=ids,
+        image_rows=image_rows[rows],
+        category_rows=category_rows[rows],
+        is_used=is_used,
+        is_crowd=np.array([bool(crowd) for crowd in crowds], bool),
+        keypoints=np.zeros((len(read), 0, 3)),
+        boxes=_to_column([entry.get("bbox") for entry in read], 4),
+        areas=_to_column([[entry.get("area")] for entry in read], 1)[:, 0].clip(min=0),
+        outlines=[None] * len(read),
+    )
+    lacks_flag = np.array([crowd is None for crowd in crowds], bool)
+    columns = columns.select(~said.leave_out_few("crowd-flag", is_used & lacks_flag, ids))
+    return replace(columns, keypoints=_read_keypoints(columns, categories, said))
+
+
+def _find_categories(entries: Sequence[Entry], categories: Categories, said: Adjustments) -> np.ndarray:
+    """(A,) the rows of the categories. An unlisted one is the first of those that are used if all have the same
+    keypoints."""
+    ids = [entry.get("category_id") for entry in entries]
+    rows = np.array([categories.row_of.get(canonical_id(value), UNLISTED) for value in ids], int)
+    is_unlisted = rows == UNLISTED
+    if is_unlisted.any() and categories.is_used.any() and len({one.keypoints for one in categories.parsed}) == 1:
+        said.add("derived", "same-category", dict.fromkeys(str(ids[row]) for row in np.flatnonzero(is_unlisted)))
+        return np.where(is_unlisted, categories.is_used.argmax(), rows)
+    said.leave_out_few("no-such-category", is_unlisted, [entry.get("id") for entry in entries])
+    return rows
+
+
+def _to_numbers(values: Any) -> np.ndarray | None:
+    """An array of float64, with NaN for null; None if it is not one of numbers."""
+    try:
+        return np.array(values, np.float64) if isinstance(values, list) else None
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _to_column(lists: list[Any], width: int) -> np.ndarray:
+    """(A, width) numbers; zeros for what has no such numbers."""
+    column = _to_numbers(lists)  # the usual form, at once
+    if column is None or column.shape != (len(lists), width):
+        arrays = map(_to_numbers, lists)
+        rows = [array if array is not None and array.shape == (width,) else np.zeros(width) for array in arrays]
+        column = np.reshape(rows, (len(lists), width))
+    column[~(abs(column) < MAX_NUMBER).all(axis=1)] = 0
+    return column
+
+
+def _read_keypoints(columns: AnnotationColumns, categories: Categories, said: Adjustments) -> np.ndarray:
+    """(A, K, 3) the keypoints, in the order of the skeleton, with a visibility of 0, 1 or 2."""
+    counts = [len(category.keypoints) for category in categories.parsed]
+    most = max(itertools.compress(counts, categories.is_used), default=1)
+    keypoints = np.zeros((len(columns.ids), most, 3))
+    is_wrong, is_pair = np.zeros((2, len(columns.ids)), bool)
+    for row in np.flatnonzero(columns.is_used).tolist():
+        entry, count = columns.entries[row], counts[columns.category_rows[row]]
+        # HumanArt has the keypoints of its 21 names in ``keypoints_21``, beside COCO's.
+        if not (written := entry.get(f"keypoints_{count}") or entry.get("keypoints")):
+            continue
+        values = _to_numbers(written)
+        if values is None or values.shape not in ((3 * count,), (count, 3), (2 * count,), (count, 2)):
+            is_wrong[row] = True
+            continue
+        points = values.reshape(count, -1)
+        keypoints[row, :count, : points.shape[1]] = points
+        is_pair[row] = points.shape[1] == 2
+    is_at_zero = (keypoints[..., :2] == 0).all(axis=2)
+    keypoints[is_pair, :, 2] = np.where(is_at_zero[is_pair], 0, 2)
+    said.leave_out_few("keypoint-values", is_wrong, columns.ids)
+    said.add_rows("derived", "no-visibility", is_pair, columns.ids)
+    is_number = np.asarray((abs(keypoints) < MAX_NUMBER).all(axis=2))
+    said.add_rows("derived", "no-number", (~is_number).any(axis=1), columns.ids)
+    keypoints[~is_number] = 0
+    visibility = keypoints[..., 2]
+    is_other = ~np.isin(visibility, (0, 1, 2))
+    said.add_rows("derived", "visibility", is_other.any(axis=1), columns.ids)
+    keypoints[..., 2] = np.where(is_other, 2 * (visibility > 0), visibility)
+    for category_row, order in categories.orders.items():
+        is_own = columns.category_rows == category_row
+        keypoints[is_own, : len(order)] = keypoints[is_own][:, order]
+    return keypoints
+
+
+# Annotations: what other values determine
+
+
+def _complete_annotations(columns: AnnotationColumns, sizes: np.ndarray, said: Adjustments) -> AnnotationColumns:
+    """Convert what is not in pixels of the images, and compute what is missing; leave out what nothing determines.
+
+    ``sizes`` are (A, 2) height, width of the images.
+    """
+    columns = _convert_fractions(columns, sizes, said)
+    columns = _convert_corners(columns, sizes, said)
+    columns = _unlabel(columns, sizes, said)
+    columns = _parse_outlines(columns, sizes, said)
+    columns = _complete_boxes(columns, sizes, said)
+    columns = _complete_areas(columns, sizes, said)
+    stated = [entry.get("num_keypoints") for entry in columns.entries]
+    differs = [value is not None and value != count for value, count in zip(stated, columns.num_labelled.tolist())]
+    said.add_rows("derived", "num-keypoints", columns.is_used & np.array(differs, bool), columns.ids)
+    is_empty = columns.is_used & ~columns.boxes.any(axis=1)
+    is_repeated = _find_repeated(columns)
+    said.add_rows("left out", "empty-annotation", is_empty, columns.ids)
+    said.add_rows("left out", "same-keypoints", is_repeated, columns.ids)
+    return columns.select(~(is_empty | is_repeated))
+
+
+def _convert_fractions(columns: AnnotationColumns, sizes: np.ndarray, said: Adjustments) -> AnnotationColumns:
+    """Convert fractions of the images to pixels; single ones are not labelled. Percentages are a contradiction."""
+    people = columns.is_object & (columns.num_labelled >= 2)
+    points = columns.keypoints[..., :2]
+    in_unit = ((points >= 0) & (points <= 1)).all(axis=2)
+    is_fraction = people & (in_unit | ~columns.is_labelled).all(axis=1) & (points.max(axis=(1, 2)) > 0)
+    keypoints, boxes = columns.keypoints.copy(), columns.boxes
+    if not is_fraction.any():
+        ends = points.max(axis=(1, 2), where=columns.is_labelled[..., None], initial=0)[people]
+        are_large = len(ends) >= MIN_EXAMPLES and np.median(sizes[people].max(axis=1)) > MIN_PERCENT_SIDE
+        if are_large and ends.max() <= 100:
+            said.add("contradiction", "percent")
+    elif is_fraction.sum() < people.sum():
+        keypoints[said.leave_out_few("normalised", is_fraction, columns.ids)] = 0
+    else:
+        said.add("derived", "fractions")
+        keypoints[..., :2] *= sizes[:, None, ::-1]
+        if (boxes[:, :2] + boxes[:, 2:]).max(initial=0) <= BEYOND:
+            boxes = boxes * np.tile(sizes[:, ::-1], 2)
+    return replace(columns, keypoints=keypoints, boxes=boxes)
+
+
+def _convert_corners(columns: AnnotationColumns, sizes: np.ndarray, said: Adjustments) -> AnnotationColumns:
+    """Convert boxes of two corners to x, y, width, height.
+
+    They are corners if nearly all would be in the image and around the keypoints, and many end outside as they are.
+    """
+    first, second = columns.boxes[:, :2], columns.boxes[:, 2:]
+    limits = sizes[:, ::-1]
+    people = columns.is_object & (columns.boxes != 0).any(axis=1)
+    is_inside = ((first >= -EDGE_MARGIN) & (second > first) & (second <= limits + EDGE_MARGIN)).all(axis=1)
+    as_corners = np.hstack([first, (second - first).clip(min=1)])
+    is_near = distances_from_boxes(columns.keypoints[..., :2], as_corners) <= BOX_MARGIN
+    fits = (is_inside & (is_near | ~columns.is_labelled).all(axis=1))[people]
+    ends_outside = fits & (first + second > BEYOND * limits).any(axis=1)[people]
+    if not people.any() or ends_outside.mean() <= MANY or fits.mean() <= 1 - MANY / 2:
+        return columns
+    said.add("derived", "box-corners")
+    return replace(columns, boxes=np.where(people[:, None], as_corners, columns.boxes))
+
+
+def _unlabel(columns: AnnotationColumns, sizes: np.ndarray, said: Adjustments) -> AnnotationColumns:
+    """Unlabel single keypoints that are far outside their image, or at (0, 0)."""
+    points = columns.keypoints[..., :2]
+    is_at_zero = columns.is_labelled & (points == 0).all(axis=2)
+    said.add_rows("derived", "labelled-at-zero", is_at_zero.any(axis=1), columns.ids)
+    distance = np.maximum(-points, points - sizes[:, None, ::-1]).max(axis=2)
+    is_far = columns.is_labelled & ~is_at_zero
+    is_far &= distance > FAR_OUTSIDE * sizes.max(axis=1, keepdims=True, initial=1)
+    is_single = said.leave_out_few("outside", is_far.any(axis=1), columns.ids, int(columns.is_object.sum()))
+    is_removed = is_at_zero | is_far & is_single[:, None]
+    return replace(columns, keypoints=np.where(is_removed[..., None], 0, columns.keypoints))
+
+
+def _parse_outlines(columns: AnnotationColumns, sizes: np.ndarray, said: Adjustments) -> AnnotationColumns:
+    parsed = [
+        parse_outline(entry.get("segmentation"), *size) if is_used else (None, False)
+        for entry, size, is_used in zip(columns.entries, sizes.tolist(), columns.is_used)
+    ]
+    said.add_rows("derived", "damaged-outline", [is_damaged for _, is_damaged in parsed], columns.ids)
+    return replace(columns, outlines=[outline for outline, _ in parsed])
+
+
+def _complete_boxes(columns: AnnotationColumns, sizes: np.ndarray, said: Adjustments) -> AnnotationColumns:
+    """Compute boxes that are missing or empty, from outlines or else from keypoints; zeros where both are missing."""
+    lacks = columns.is_used & ~(columns.boxes[:, 2:] > 0).all(axis=1)
+    boxes = np.where(lacks[:, None], 0, columns.boxes)
+    for row in np.flatnonzero(lacks).tolist():
+        boxes[row] = _box_of_outline(columns.outlines[row], *sizes[row].tolist())
+        points = columns.keypoints[row, columns.is_labelled[row], :2]
+        if not boxes[row].any() and len(points):
+            low, sides = points.min(axis=0), np.ptp(points, axis=0)
+            boxes[row] = *low, *(sides if sides.all() else sides.clip(min=1))
+    said.add_rows("derived", "no-box", lacks & boxes.any(axis=1), columns.ids)
+    return replace(columns, boxes=boxes)
+
+
+def _box_of_outline(outline: Outline, height: int, width: int) -> np.ndarray:
+    """x, y, width, height around an outline; zeros if it is empty."""
+    if isinstance(outline, list):
+        points = np.concatenate([np.reshape(polygon, (1, -1, 2)) for polygon in outline], axis=1, dtype=np.float64)
+        return np.asarray(boxes_around(points, np.ones(points.shape[:2], bool))[0])
+    if outline is None or not outline[1::2].any() or height * width > MAX_PIXELS:
+        return np.zeros(4)
+    return np.array(cv2.boundingRect(np.ascontiguousarray(decode_columns(outline, height, width).T)), np.float64)
+
+
+def _complete_areas(columns: AnnotationColumns, sizes: np.ndarray, said: Adjustments) -> AnnotationColumns:
+    """Compute areas that are missing, far too small, or those of whole boxes, from outlines or else from boxes."""
+    box_areas = columns.boxes[:, 2:].prod(axis=1)
+    is_tiny = columns.areas <= np.minimum(TINY_SHARE * box_areas, 1)
+    is_whole = abs(columns.areas / box_areas.clip(min=1e-9) - 1) < 1e-3
+    is_wrong = (columns.areas == 0) | ((is_tiny | is_whole) & ~columns.is_crowd)
+    areas = columns.areas.copy()
+    estimates = estimate_areas(columns.boxes, boxes_around(columns.keypoints[..., :2], columns.is_labelled))
+    from_outline = np.zeros(len(areas), bool)
+    for row in np.flatnonzero(columns.is_used & columns.boxes.any(axis=1) & is_wrong).tolist():
+        outline = columns.outlines[row]
+        area = _area_of_outline(outline, *sizes[row].tolist())
+        is_box = isinstance(outline, list) and sum(map(len, outline)) <= 2 * RECTANGLE_CORNERS
+        from_outline[row] = area > 0 and not (is_box and area > 0.95 * box_areas[row])
+        areas[row] = area if from_outline[row] else estimates[row]
+    is_new = ~columns.is_crowd & (areas != columns.areas)
+    said.add_rows("derived", "outline-area", is_new & from_outline, columns.ids)
+    said.add_rows("derived", "box-area", is_new & ~from_outline, columns.ids)
+    return replace(columns, areas=areas)
+
+
+def _area_of_outline(outline: Outline, height: int, width: int) -> float:
+    """Pixels of the image that an outline covers, as COCO measures areas; 0 without one."""
+    if outline is None or height * width > MAX_PIXELS:
+        return 0.0
+    if isinstance(outline, list):
+        return float(polygons_to_mask(outline, height, width).sum())
+    return float(outline[1::2].sum())
+
+
+def _find_repeated(columns: AnnotationColumns) -> Mask:
+    """(A,) bool: people with exactly the keypoints of an earlier one in their image."""
+    is_repeated = np.zeros(len(columns.ids), bool)
+    seen: set[tuple[int, bytes]] = set()
+    for row in np.flatnonzero(columns.is_labelled_person).tolist():
+        person = int(columns.image_rows[row]), columns.keypoints[row].tobytes()
+        is_repeated[row] = person in seen
+        seen.add(person)
+    return is_repeated

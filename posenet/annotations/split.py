@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from posenet.annotations.copies import groups_of_copies
+from posenet.annotations.image_files import groups_of_copies
 from posenet.annotations.reader import read_annotation_file
 from posenet.errors import DataError
 

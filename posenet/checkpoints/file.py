@@ -8,14 +8,13 @@ Importing this module does not import PyTorch, and a missing file is reported wi
 from __future__ import annotations
 
 import errno
-import os
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from posenet.errors import CheckpointError, DamagedCheckpointError
-from posenet.files import atomic_replacement, is_standard_output, resolve_link
+from posenet.files import is_standard_output, open_output
 from posenet.messages import is_out_of_memory, truncate_for_message
 
 FORMAT = 1
@@ -36,8 +35,7 @@ def write_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
     if is_standard_output(path):
         raise CheckpointError("a checkpoint cannot be written to standard output; give the name of a file")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_replacement(resolve_link(path)) as temporary, open(temporary, "wb") as file:
+        with open_output(path) as file:
             torch.save(dict(state), file)
     except (OSError, RuntimeError) as error:
         reason = (error.strerror if isinstance(error, OSError) else "") or "is the disk full?"
@@ -85,7 +83,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
 def require_checkpoint_file(path: Path) -> None:
     """Raise ``CheckpointError`` unless a path is that of a file."""
     if not path.is_file():
-        others = [path / "best.pth", path / "last.pth", path.parent / "last.pth"]
+        others = [path / "best.pth", path / "last.pth"]
         remedy = next((f"there is {other}" for other in others if other.is_file()), "check the path")
         raise CheckpointError(f"checkpoint {path} is not a file; {remedy}")
 
@@ -95,12 +93,9 @@ def _check_archive(file: BinaryIO) -> None:
     if file.read(len(_ENTRY_SIGNATURE)) != _ENTRY_SIGNATURE:
         return
     with zipfile.ZipFile(file) as archive:
-        entries = archive.infolist()
-        # Many entries can refer to the same bytes, so that the file unpacks to more bytes than it has.
-        is_larger = sum(entry.file_size for entry in entries) > os.fstat(file.fileno()).st_size
-        is_compressed = any(entry.compress_type != zipfile.ZIP_STORED for entry in entries)
-        # PyTorch reads nothing, and says nothing, where an entry has the attribute of a folder.
-        has_folders = any(entry.external_attr & _FOLDER_ATTRIBUTE for entry in entries)
-        has_twins = len({entry.filename for entry in entries}) < len(entries)
-        if is_larger or is_compressed or has_folders or has_twins or archive.testzip() is not None:
+        for entry in archive.infolist():
+            # A small entry may unpack to much. PyTorch reads nothing, and says nothing, where an entry is a folder.
+            if entry.compress_type != zipfile.ZIP_STORED or entry.external_attr & _FOLDER_ATTRIBUTE:
+                raise zipfile.BadZipFile
+        if archive.testzip() is not None:
             raise zipfile.BadZipFile

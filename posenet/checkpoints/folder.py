@@ -1,4 +1,4 @@
-"""The folder of a run, where only rank 0 writes: its checkpoints, its lock and its status."""
+"""The folder of a run, where only rank 0 writes: its checkpoints and when they are written, its lock and its status."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -15,16 +16,13 @@ from filelock import FileLock, Timeout
 
 from posenet.checkpoints.file import read_checkpoint, write_checkpoint
 from posenet.errors import CheckpointError, DamagedCheckpointError
-from posenet.files import atomic_replacement, write_atomically
+from posenet.files import atomic_replacement, remove_leftovers, write_atomically
 from posenet.settings import CheckpointConfig
 
 LOCK_FILE = "run.lock"
 LOCK_SECONDS = 15.0
 """How long to wait for the lock. Data workers inherit it and end some seconds after a trainer that was killed."""
 STATUS_FILE = "run.status"
-_TEMPORARY = re.compile(r"\.(step-\d+|last|best)\.pth\.\d+(-\d+)?\.tmp")
-"""Names of checkpoints that are being written; see ``files.atomic_replacement``."""
-
 RunStatus = Literal["running", "stopped", "finished", "failed"]
 """running: it has started; if no process of it is left, it was killed. stopped: a signal has stopped it, and --resume
 continues it. finished: it has done all epochs or --max-steps, or has stopped early. failed: it has ended with an
@@ -55,9 +53,9 @@ class CheckpointFolder:
 
         ``CheckpointError`` or ``OSError`` if it cannot be written; older ones are intact.
         """
-        for temporary in self.path.glob(".*.tmp"):
-            if _TEMPORARY.fullmatch(temporary.name):  # a killed process has left it
-                temporary.unlink(missing_ok=True)
+        if self.path.is_dir():
+            numbers = {path.name.split(".")[1] for path in self.path.glob(".step-*.pth.*.tmp")}
+            remove_leftovers(self.last, self.best, *(self.path / f"{number}.pth" for number in numbers))
         numbered = self.path / f"step-{step:08d}.pth"
         write_checkpoint(numbered, state)
         if best:
@@ -115,6 +113,58 @@ def _link(name: Path, target: Path) -> None:
             shutil.copyfile(target, temporary)
 
 
+class CheckpointWriter:
+    """Writes the checkpoints of a run. If one cannot be written, a warning is logged and training continues."""
+
+    def __init__(self, folder: CheckpointFolder, settings: CheckpointConfig) -> None:
+        self.folder = folder
+        self.every_steps = settings.every_steps
+        self.every_seconds = 60 * settings.every_minutes
+        self.saved_step = 0  # the step of the newest checkpoint
+        self._failure = ""  # why the newest checkpoint could not be written
+        self._saved_at = time.monotonic()
+
+    def is_due(self, step: int) -> bool:
+        """Whether a checkpoint is due after the run's ``step``-th step."""
+        if step == self.saved_step:
+            return False
+        if self.every_steps and step % self.every_steps == 0:
+            return True
+        return bool(self.every_seconds) and time.monotonic() - self._saved_at >= self.every_seconds
+
+    def save(self, state: Mapping[str, Any], step: int, best: bool = False) -> bool:
+        """Write ``state`` as the checkpoint after ``step``; return whether that succeeded."""
+        self._failure = ""
+        try:
+            self.folder.save(copy_to_host(state), step, best)
+        except Exception as error:  # such as a full disk or too little memory: the next one may succeed
+            self._failure = str(error) or repr(error)  # a MemoryError has no text
+            _log.warning("step %d is not saved, training continues: %s", step, self._failure)
+        self.saved_step = step
+        self._saved_at = time.monotonic()
+        return not self._failure
+
+    def finish(self) -> None:
+        """Raise ``CheckpointError`` if the newest checkpoint could not be written."""
+        if self._failure:
+            raise CheckpointError(
+                f"the last step of the run is not saved; resuming continues from an earlier one: {self._failure}"
+            )
+
+
+def copy_to_host(value: Any) -> Any:
+    """A deep copy in host memory, so that a checkpoint can be read where the device is missing."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, Mapping):
+        return {key: copy_to_host(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(copy_to_host(item) for item in value)
+    return value
+
+
 @contextlib.contextmanager
 def run_lock(folder: Path) -> Iterator[None]:
     """Within this context, only this process may write into ``folder``, which is created; else ``CheckpointError``."""
@@ -138,13 +188,6 @@ def run_lock(folder: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def refuse_run_in_use(folder: Path) -> None:
-    """Raise ``CheckpointError`` if another process holds the lock of a run. This leaves no file and no lock."""
-    if (folder / LOCK_FILE).is_file():
-        with run_lock(folder):
-            pass
 
 
 class RunStatusFile:

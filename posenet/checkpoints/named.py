@@ -65,20 +65,17 @@ def find_weights(name: str | Path) -> Path:
 
 
 def cache_folder() -> Path:
-    """The user's folder for files that can be downloaded or made again, whether it is there or not.
-
-    ``CheckpointError`` if nothing says where: some containers have no home folder.
-    """
+    """The user's folder for files that can be downloaded or made again; ``CheckpointError`` if there is no home."""
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     folder = Path(os.environ.get(HOME_VARIABLE) or f"{cache}/posenet")
     try:
         return folder.expanduser()
-    except RuntimeError as error:
+    except RuntimeError as error:  # as in some containers
         raise CheckpointError(f"this user has no home folder for {folder}; set {HOME_VARIABLE} to a folder") from error
 
 
 def cached_path(name: str) -> Path:
-    """The file of published weights in the cache, whether it is there or not; the name depends on the source."""
+    """The file of published weights in the cache, whether it is there or not."""
     source = hashlib.sha256(NAMED_WEIGHTS[name].url.encode()).hexdigest()
     return cache_folder() / "weights" / f"{name}-{source[:8]}.pth"
 

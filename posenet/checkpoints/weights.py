@@ -30,9 +30,6 @@ MIN_LOADED_SHARE = 0.5
 WEIGHT_KEYS = ("model", "weights", "state_dict")
 """Keys of the weights in our checkpoints, in those of the authors and in those of many other programs."""
 WEIGHT_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-COUNTER = "num_batches_tracked"
-"""The last part of the names of the only tensors that may be integers."""
-COUNTER_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 @dataclass(frozen=True)
@@ -74,7 +71,16 @@ def load_weights(model: nn.Module, path: str | Path, skeleton: Skeleton | None =
     kept = ""
     if skeleton is not None and (stored := config_of_checkpoint(state, path)):
         kept = _reorder_maps(file_tensors, model_tensors, stored.model.skeleton, skeleton)
-    report = compare_tensors(model_tensors, file_tensors, path, kept)
+    in_both = [name for name in model_tensors if name in file_tensors]
+    fits = {name: file_tensors[name].shape == model_tensors[name].shape for name in in_both}
+    report = LoadReport(
+        path,
+        loaded=[name for name in fits if fits[name]],
+        missing=[name for name in model_tensors if name not in fits],
+        unexpected=[name for name in file_tensors if name not in fits],
+        reshaped=[name for name in fits if not fits[name]],
+        kept=kept,
+    )
     if len(report.loaded) < MIN_LOADED_SHARE * len(model_tensors):
         raise CheckpointError(
             f"{path}: only {len(report.loaded)} of {len(model_tensors)} tensors fit this network; set model.stacks, "
@@ -170,43 +176,17 @@ def require_fitting_weights(config: Config, state: Mapping[str, Any], path: str 
     The network is built without memory for its weights, so that no checkpoint can make the program allocate too much.
     """
     with torch.device("meta"):
-        model_tensors = build_network(config).state_dict()
+        expected = {name: tensor.shape for name, tensor in build_network(config).state_dict().items()}
     weights = extract_weights(state, path)
-    output = weights.get("stacks.0.heads.0.output.weight")
-    num_channels = config.model.skeleton.num_channels
-    if output is not None and output.ndim and len(output) != num_channels:
-        raise CheckpointError(
-            f"{path} predicts {len(output)} maps, the skeleton has {num_channels}; "
-            "give its skeleton with model.skeleton=FILE.toml"
-        )
-    report = compare_tensors(model_tensors, weights, path)
-    if mismatched := report.missing + report.reshaped + report.unexpected:
+    found = {name: tensor.shape for name, tensor in weights.items()}
+    if mismatched := [name for name in expected | found if expected.get(name) != found.get(name)]:
         raise CheckpointError(
             f"{path} is of another architecture ({len(mismatched)} tensors do not fit, first "
-            f"{_to_text(mismatched[0])}); give the configuration it was trained with, with model.network=module:name "
-            "if that is a network of your own"
+            f"{_to_text(mismatched[0])}); give the configuration it was trained with: --config, or model.skeleton=FILE "
+            "and model.network=module:name of your own"
         )
-    storages = {storage.data_ptr(): storage.nbytes() for storage in map(Tensor.untyped_storage, weights.values())}
-    if sum(tensor.nbytes for tensor in weights.values()) > sum(storages.values()):
-        raise CheckpointError(f"{path} has tensors that share their values; save the weights as plain dense tensors")
     require_usable_weights(weights, path)
     return weights
-
-
-def compare_tensors(
-    model_tensors: Mapping[str, Tensor], file_tensors: Mapping[str, Tensor], path: str | Path, kept: str = ""
-) -> LoadReport:
-    """Report which tensors of a model can be loaded from those of a file."""
-    shapes = {name: tensor.shape for name, tensor in file_tensors.items()}
-    fits = {name: shapes[name] == tensor.shape for name, tensor in model_tensors.items() if name in shapes}
-    return LoadReport(
-        path,
-        loaded=[name for name in fits if fits[name]],
-        missing=[name for name in model_tensors if name not in fits],
-        unexpected=[name for name in file_tensors if name not in fits],
-        reshaped=[name for name in fits if not fits[name]],
-        kept=kept,
-    )
 
 
 def extract_weights(state: Mapping[str, Any], path: str | Path) -> dict[str, Tensor]:
@@ -255,11 +235,11 @@ def require_usable_weights(weights: Mapping[str, Tensor], source: str | Path) ->
     """Raise ``CheckpointError``, which names the ``source`` and the tensor, unless a network can compute with weights.
 
     They must be floating-point numbers of at least 16 bits that are finite in float32, and variances must not be
-    negative. Only counters of batches may be integers. Otherwise the network would find nobody, and nothing would fail.
+    negative. Otherwise the network would find nobody, and nothing would fail.
     """
     for name, tensor in weights.items():
         kind = name.rpartition(".")[2]
-        if kind == COUNTER and tensor.dtype in COUNTER_DTYPES:
+        if kind == "num_batches_tracked":  # no network computes with it
             continue
         fault = ""
         if tensor.dtype not in WEIGHT_DTYPES:

@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 
 from posenet.annotations.coco import list_image_files
-from posenet.annotations.main_persons import describe_others
+from posenet.annotations.people import describe_others
 from posenet.cli.main import print_message
 from posenet.cli.options import (
     add_config_options,
@@ -27,16 +27,15 @@ from posenet.cli.options import (
     read_image_ids,
 )
 from posenet.data.build import MAX_UNREADABLE, BuildReport, build_store
-from posenet.data.inspection import compute_statistics, verify_store
-from posenet.data.store import Store
+from posenet.data.store import Store, compute_statistics, verify_store
 from posenet.data.store_list import count_background, open_data_sets, require_store_files
-from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.files import check_outputs
 from posenet.images import find_images
 from posenet.messages import pluralize, to_single_line
 from posenet.settings import Config, load_config
 from posenet.skeleton.skeleton_file import BUILT_IN
+from posenet.threads import usable_cores
 from posenet.visualization.sheets import preview_paths, write_previews
 
 

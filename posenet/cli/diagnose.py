@@ -13,8 +13,7 @@ from posenet.annotations.coco import list_image_files
 from posenet.cli.main import print_message
 from posenet.cli.options import add_overwrite_option, input_files
 from posenet.diagnosis.diagnose import DIAGNOSIS_FILE, Diagnosis, diagnose, write_diagnosis_file
-from posenet.diagnosis.error_kinds import TEXTS
-from posenet.diagnosis.report.page import REPORT_FILE, write_report
+from posenet.diagnosis.report import REPORT_FILE, TEXTS, write_report
 from posenet.files import check_outputs
 from posenet.images import require_image_folder
 from posenet.messages import pluralize, to_single_line

@@ -33,7 +33,7 @@ from posenet.cli.options import (
     remedy_for_setting,
     with_dashes,
 )
-from posenet.devices.launch import rank_of_process, record_status
+from posenet.devices.ranks import rank_of_process
 from posenet.devices.signals import STOPPED_STATUS, repeat_lost_interrupts
 from posenet.errors import ConnectError, OtherRankError, PosenetError
 from posenet.files import STANDARD_OUTPUT, name_file_in_errors
@@ -159,7 +159,6 @@ def _load_tool(name: str) -> ModuleType:
 
 def run_and_report(task: Callable[[], int | None], prog: str) -> int:
     """Run a task and return its exit status; report an error that the user can fix as one line on standard error."""
-    status = 1
     try:
         with repeat_lost_interrupts():
             status = task() or 0
@@ -185,8 +184,6 @@ def run_and_report(task: Callable[[], int | None], prog: str) -> int:
             raise
         _report_failure(prog, text)
         status = 2
-    finally:
-        record_status(status)
     return status
 
 

@@ -20,12 +20,12 @@ from posenet.cli.options import (
     add_switch,
     non_negative_int,
 )
-from posenet.cli.processes import add_local_rank, refuse_launcher
-from posenet.devices.launch import is_restarted, was_started_by_us
+from posenet.cli.processes import add_local_rank, refuse_launcher, was_started_by_us
+from posenet.devices.ranks import is_restarted
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import ConfigError
 from posenet.messages import command_line
-from posenet.training.run_settings import check_before_start
+from posenet.training.inputs import check_before_start
 
 if TYPE_CHECKING:
     from posenet.devices.parallel import Runtime
@@ -126,17 +126,17 @@ def prepare_annotations(args: argparse.Namespace) -> None:
 def train_with_flags(args: argparse.Namespace, runtime: Runtime | None) -> int:
     """Train as the flags say; return the exit status, ``STOPPED_STATUS`` if a signal has stopped the run."""
     if args.prepare:
-        if not was_started_by_us(os.environ):
+        if not was_started_by_us():
             prepare_annotations(args)
         return 0
-    from posenet.data import annotations_to_stores
+    from posenet.data import build
     from posenet.training.train import train
 
     if args.opt_level:
         amp = APEX_OPT_LEVELS[args.opt_level]
         _log.info("--opt-level %s is an option of Apex; using --amp %s", args.opt_level, amp)
-    if args.data is not None and was_started_by_us(os.environ):  # by a process that has reported on the data
-        logging.getLogger(annotations_to_stores.__name__).setLevel(logging.ERROR)
+    if args.data is not None and was_started_by_us():  # by a process that has reported on the data
+        logging.getLogger(build.__name__).setLevel(logging.ERROR)
     result = train(
         args.config if args.data is None else args.data,
         _overrides(args),

@@ -22,12 +22,8 @@ BORDER_COLOUR = (124, 127, 127)
 """BGR colour of the network input outside the image."""
 NUM_HUES = 180
 """OpenCV stores the hue, 0 to 360 degrees, as a byte from 0 to 179."""
-JITTER_HUE = -10.0, 10.0
-"""Range of the shift of the hue, on OpenCV's scale of 0-180: colours stay what they are called."""
-JITTER_SATURATION = -20.0, 60.0
-"""Range of the shift of the saturation, on a scale of 0-255; the published one, as those of hue and brightness."""
-JITTER_VALUE = -20.0, 40.0
-"""Range of the shift of the brightness, on a scale of 0-255."""
+JITTER = (-10.0, 10.0), (-20.0, 60.0), (-20.0, 40.0)
+"""The published ranges of the shifts of hue (0-180), saturation and value (0-255)."""
 CUTOUT = 0.1, 0.3
 """Range of the side of a covered square, as a share of the shorter side of the input: about a limb, not a person."""
 
@@ -44,10 +40,9 @@ def random_numbers(seed: int, epoch: int, index: int) -> list[float]:
 
 
 def random_generator(seed: int, epoch: int, index: int, kind: str) -> np.random.Generator:
-    """The random numbers of one kind of augmentation for a sample; they depend on the arguments alone.
+    """The random numbers of a kind of augmentation that ``random_numbers`` does not serve, from the arguments alone.
 
-    Every kind that ``random_numbers`` does not serve has a generator of its own, so that another kind changes none of
-    the others.
+    So another kind changes none of the others.
     """
     return np.random.default_rng((seed, epoch, index, *kind.encode()))
 
@@ -68,14 +63,8 @@ class Augmentation:
     @classmethod
     def draw(cls, config: AugmentConfig, seed: int, epoch: int, index: int) -> Augmentation:
         """The augmentation of a sample, which depends on the arguments alone."""
-        jitter, hue, saturation, value, rescale, scale, degrees, shift_x, shift_y, flip = random_numbers(
-            seed, epoch, index
-        )
-        shifts = (
-            _interpolate(JITTER_HUE, hue),
-            _interpolate(JITTER_SATURATION, saturation),
-            _interpolate(JITTER_VALUE, value),
-        )
+        jitter, *colours, rescale, scale, degrees, shift_x, shift_y, flip = random_numbers(seed, epoch, index)
+        hue, saturation, value = map(_interpolate, JITTER, colours)
         shift_range = (-config.shift, config.shift)
         cutout = None
         if config.cutout_probability:
@@ -86,7 +75,7 @@ class Augmentation:
             degrees=_interpolate((-config.degrees, config.degrees), degrees),
             shift=(_interpolate(shift_range, shift_x), _interpolate(shift_range, shift_y)),
             scale=_interpolate(config.scale, scale) if rescale < config.scale_probability else 1.0,
-            jitter=shifts if jitter < config.jitter_probability else None,
+            jitter=(hue, saturation, value) if jitter < config.jitter_probability else None,
             person_height=config.person_height,
             cutout=cutout,
         )
@@ -137,7 +126,6 @@ class Augmentation:
 
 
 def _interpolate(bounds: tuple[float, float], share: float) -> float:
-    """The value at a share of the way between two bounds."""
     return bounds[0] + (bounds[1] - bounds[0]) * share
 
 
@@ -148,9 +136,9 @@ def warp_image(
     size: tuple[int, int],
     out: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Shift the colours of an (H, W, 3) BGR uint8 image and warp it to ``size``.
+    """Shift the colours of an (H, W, 3) BGR uint8 image and warp it to ``size``: (height, width, 3), C-contiguous.
 
-    It is written to ``out``, (height, width, 3) uint8 and C-contiguous, if that is given.
+    It is written to ``out`` if that is given.
     """
     if out is None:
         out = np.empty((size[1], size[0], 3), np.uint8)
@@ -168,7 +156,7 @@ def warp_image(
 
 
 def cover_square(image: np.ndarray, cutout: tuple[float, float, float]) -> None:
-    """Cover a square of an (H, W, 3) network input with the colour outside the image; see ``Augmentation.cutout``.
+    """Cover a square of an (H, W, 3) network input; see ``Augmentation.cutout``.
 
     The keypoints in it stay labelled, so that the network learns to tell where hidden keypoints are.
     """
@@ -197,10 +185,8 @@ def crop_visible(image: np.ndarray, matrix: np.ndarray, size: tuple[int, int]) -
 
 
 def _pixels_read(positions: list[float], length: int) -> tuple[int, int]:
-    """The pixels that a warp reads along an axis of ``length`` pixels, on which the input's corners have ``positions``.
-
-    Interpolation also reads the next pixel; another one allows for rounding.
-    """
+    """The range of pixels that a warp reads along an axis on which the input's corners have ``positions``."""
+    # Interpolation also reads the next pixel; another one allows for rounding.
     low = min(max(min(positions), -2.0), length + 2.0)
     high = min(max(max(positions), -2.0), length + 2.0)
     start = max(math.floor(low) - 1, 0) if low < length else length
@@ -218,13 +204,12 @@ def warp_mask(
 ) -> np.ndarray:
     """Warp a mask of ``image_size`` from its run lengths directly to map cells, sampled at the cell centres.
 
-    It is 0 or 1, as ``border`` outside the image; the result is (height / 4, width / 4) uint8, 0-255. It is written to
-    ``out``, which is C-contiguous, if that is given.
+    It is 0 or 1, as ``border`` outside the image; the result is (height / 4, width / 4) uint8, 0-255, C-contiguous. It
+    is written to ``out`` if that is given.
     """
     if out is None:
         out = np.empty((size[1] // MAP_STRIDE, size[0] // MAP_STRIDE), np.uint8)
-    runs_unlike_border = runs[1 - border :: 2]
-    if not runs_unlike_border.any():  # the case of most supervision masks
+    if not runs[1 - border :: 2].any():  # all is like the border, as in most supervision masks
         out[:] = 255 * border
         return out
     # ``decode_columns`` returns the transposed mask, so the matrix takes y before x.
@@ -255,7 +240,7 @@ def warp_joints(joints: np.ndarray, augmentation: Augmentation, matrix: np.ndarr
 
 
 def largest_reduction(matrix: np.ndarray) -> int:
-    """The largest of 1, 2, 4 and 8 by which an image may be reduced so that the warp still does not enlarge it."""
+    """The largest of 1, 2, 4 and 8 by which an image may be reduced without the warp enlarging it."""
     (a, b, _), (c, d, _) = matrix.tolist()
     scale = math.sqrt(abs(a * d - b * c))
     return next((reduction for reduction in REDUCTIONS if scale * reduction <= 1), 1)

@@ -36,8 +36,7 @@ from posenet.messages import to_single_line
 from posenet.settings import MAP_STRIDE, AugmentConfig, Config, DataConfig, TrainConfig
 
 PEOPLE_MULTIPLE = 4
-"""Batches are padded to a multiple of this number of people, because a compiled step has one graph for two people or
-more, and another one for a single person."""
+"""Batches are padded to a multiple of this number of people: a compiled step has another graph for a single person."""
 
 SampleKey = tuple[int, int]
 """(epoch, index). Together with the seed it determines a sample, augmentation included."""
@@ -53,8 +52,7 @@ class Sample(NamedTuple):
 
 
 Transform = Callable[[Sample, np.random.Generator], Sample]
-"""Changes a sample. All that is random in it is drawn from the generator, which depends on the seed, the epoch and the
-index of the sample alone."""
+"""Changes a sample. Draw all that is random from the generator, which depends on seed, epoch and index alone."""
 
 
 class Batch(NamedTuple):
@@ -84,6 +82,7 @@ class PoseDataset(Dataset[Batch]):
     Index i + k · length is sample i with another augmentation, for any k.
 
     Args:
+        store: a store, its path, or several.
         size: (height, width) of the network input.
         framing: "person" for one sample per main person, "image" for one per image. An image without annotations has
             one sample in any case, which shows the whole image.
@@ -91,8 +90,6 @@ class PoseDataset(Dataset[Batch]):
         seed: the random numbers of a sample depend only on the seed, the epoch and the index.
         transform: changes every sample after all augmentation. Images and masks keep their shapes and types;
             ``ConfigError`` if they do not.
-
-    ``store`` may be the path of a store.
     """
 
     def __init__(
@@ -104,8 +101,7 @@ class PoseDataset(Dataset[Batch]):
         seed: int = TrainConfig.seed,
         transform: Transform | None = None,
     ) -> None:
-        store = Store(store) if isinstance(store, (str, Path)) else store
-        self.store = store
+        self.store = store = Store(store) if isinstance(store, (str, Path)) else store
         self.rows = sample_rows(store, framing)
         self.size = size
         self.framing = framing
@@ -146,11 +142,10 @@ class PoseDataset(Dataset[Batch]):
     def _load_or_substitute(
         self, key: SampleKey, image: np.ndarray, person_mask: np.ndarray, mask_miss: np.ndarray
     ) -> tuple[Record, np.ndarray, bool, list[str]]:
-        """Load a sample, or another one in its place; ``DataError`` if none can be read.
+        """Load a sample as ``_load`` does, or another one in its place; the errors of unreadable ones come last.
 
         This tries the samples at distances 1, 2, 4, 8 ... after it, because damage often affects many samples in a row.
-        The choice depends on the key alone, so it is the same in every run. The image and the masks are written to the
-        arrays. Returned are the record, the joints, whether they are mirrored, and the errors of unreadable samples.
+        The choice depends on the key alone, so it is the same in every run. ``DataError`` if none can be read.
         """
         epoch, index = key
         faults: list[str] = []
@@ -165,7 +160,11 @@ class PoseDataset(Dataset[Batch]):
     def _load(
         self, key: SampleKey, image: np.ndarray, person_mask: np.ndarray, mask_miss: np.ndarray
     ) -> tuple[Record, np.ndarray, bool]:
-        """Read, warp and augment a sample, and call ``transform``; ``DataError`` if it is damaged."""
+        """Read, warp and augment a sample, and call ``transform``; ``DataError`` if it is damaged.
+
+        The image and the masks are written to the arrays. Returned are the record, the joints, and whether these are
+        mirrored.
+        """
         augmentation = Augmentation()
         if self.augment is not None:
             augmentation = Augmentation.draw(self.augment, self.seed, *key)
@@ -195,7 +194,7 @@ class PoseDataset(Dataset[Batch]):
         return self.store.read_record(image), person
 
     def frame(self, record: Record, person_row: int, augmentation: Augmentation) -> np.ndarray:
-        """The warp that frames a person, or the whole image; see ``Augmentation.matrix``."""
+        """The warp that frames a person, or with ``NO_PERSON`` the whole image; see ``Augmentation.matrix``."""
         height, width = self.size
         if person_row == NO_PERSON:
             return augmentation.image_matrix((record.width, record.height), (width, height))
@@ -214,12 +213,12 @@ class PoseDataset(Dataset[Batch]):
             raise ConfigError(f"{text}; correct the function") from error
         if not isinstance(after, Sample):
             raise ConfigError(f"data.transform returned a {type(after).__name__}; let the function return a Sample")
-        for name, old, new in zip(Sample._fields, before, after):
-            skipped = name == "joints"  # people may come and go
-            if np.asarray(new).dtype != old.dtype or np.shape(new)[skipped:] != old.shape[skipped:]:
+        for name, old, new in zip(Sample._fields, before, map(np.asarray, after)):
+            first = 1 if name == "joints" else 0  # people may come and go
+            if new.dtype != old.dtype or new.shape[first:] != old.shape[first:]:
                 raise ConfigError(
-                    f"data.transform returned {name} of shape {np.shape(new)} and type {np.asarray(new).dtype} instead "
-                    f"of {old.shape} and {old.dtype}; correct the function"
+                    f"data.transform returned {name} of shape {new.shape} and type {new.dtype} instead of {old.shape} "
+                    f"and {old.dtype}; correct the function"
                 )
         if not np.isfinite(after.joints).all():
             raise ConfigError("data.transform returned joints that are not finite; correct the function")
@@ -227,19 +226,15 @@ class PoseDataset(Dataset[Batch]):
 
 
 def training_set(store: StoreList, config: Config) -> PoseDataset:
-    """The training samples of a store, as the settings of a run define them."""
-    transform = load_transform(config.data.transform)
-    return PoseDataset(store, config.train.size, config.data.framing, config.augment, config.train.seed, transform)
+    """The training samples of a store, as the settings of a run define them.
 
-
-def load_transform(name: str) -> Transform | None:
-    """The function that ``data.transform`` names; None if it is empty. ``ConfigError`` if there is none."""
-    if not name:
-        return None
-    transform: Transform = load_extension("data.transform", name)
-    if not callable(transform):
+    ``ConfigError`` if ``data.transform`` names no function.
+    """
+    name = config.data.transform
+    transform = load_extension("data.transform", name) if name else None
+    if name and not callable(transform):
         raise ConfigError(f"data.transform={name} is not a function; give module:name")
-    return transform
+    return PoseDataset(store, config.train.size, config.data.framing, config.augment, config.train.seed, transform)
 
 
 def _empty(*shape: int) -> Tensor:

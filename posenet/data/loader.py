@@ -1,4 +1,4 @@
-"""Batches from worker processes, by PyTorch's ``DataLoader``."""
+"""Which samples make the next batch, and batches from worker processes, by PyTorch's ``DataLoader``."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ import re
 import signal
 import threading
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 
 import cv2
+import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
 from posenet.data.dataset import Batch, SampleKey
+from posenet.data.store_list import SampleCounts
 from posenet.errors import DataError, PosenetError
 from posenet.messages import first_sentence, is_out_of_memory, without_worker_traceback
 
@@ -36,8 +38,107 @@ _SYSTEM_REFUSES = re.compile(
     r"DataLoader worker \(pid.* (exited unexpectedly|is killed by)|/torch_|No space left on device|"
     r"Too many open files|ancdata|Resource temporarily unavailable"
 )
-"""In messages of PyTorch and of the system, which workers send without the number of the error. Data are only read, so
-that nothing but shared memory needs space."""
+"""In messages that workers send without the number of the error. Only shared memory needs space: data are read."""
+
+
+class TrainSampler(Sampler[list[SampleKey]]):
+    """Batches of keys, in a new random order every epoch: a function of the seed and the epoch alone.
+
+    All processes divide the same shuffled order into global batches of ``batch_size * world_size`` samples, and each
+    yields one slice of every global batch: together they train on what one process would. Samples that do not fill a
+    whole optimizer step are left out of the epoch. A data set smaller than one step is repeated to fill it, each time
+    with other augmentations.
+
+    With ``sample_counts``, an epoch draws the given number of samples from each of several sets. The samples of a set
+    are drawn in rounds, random orders of all its samples, and every epoch continues where the last one has stopped. So
+    after any number of epochs, the numbers of draws of two samples of a set differ by one at most.
+
+    Args:
+        length: samples in the data set.
+        batch_size: samples per process and batch.
+        batches_per_step: batches per optimizer step; an epoch consists of whole steps.
+        sample_counts: those of several sets, whose sizes add up to ``length``; empty draws each sample once.
+
+    Attributes:
+        steps, epoch_length: optimizer steps of an epoch, and the samples that it draws.
+    """
+
+    def __init__(
+        self,
+        length: int,
+        batch_size: int,
+        seed: int,
+        batches_per_step: int = 1,
+        rank: int = 0,
+        world_size: int = 1,
+        sample_counts: Sequence[SampleCounts] = (),
+    ) -> None:
+        self.length = length
+        self.sample_counts = sample_counts or [SampleCounts(length, length)]
+        self.epoch_length = sum(count for _, count in self.sample_counts)
+        self.batch_size = batch_size
+        self.seed = seed
+        self.batches_per_step = batches_per_step
+        self.rank = rank
+        self.global_batch_size = batch_size * world_size
+        self.steps = max(1, self.epoch_length // (self.global_batch_size * batches_per_step))
+        self.batches_per_epoch = self.steps * batches_per_step
+        self.start(0)
+
+    def start(self, epoch: int, step: int = 0, epochs: int | None = None) -> None:
+        """Let the next iteration start at an optimizer ``step`` of an ``epoch``, and end before the epoch ``epochs``.
+
+        None ends it after the first epoch. In an iteration over all epochs, the workers of a loader go on with the next
+        epoch without a pause.
+        """
+        end_epoch = epoch + 1 if epochs is None else max(epochs, epoch + 1)
+        self._first_batch = epoch * self.batches_per_epoch + step * self.batches_per_step
+        self._end_batch = end_epoch * self.batches_per_epoch
+
+    def __len__(self) -> int:
+        return self._end_batch - self._first_batch
+
+    def __iter__(self) -> Iterator[list[SampleKey]]:
+        first_epoch, end_epoch = (batch // self.batches_per_epoch for batch in (self._first_batch, self._end_batch))
+        for epoch in range(first_epoch, end_epoch):
+            order = np.random.default_rng((self.seed, epoch)).permutation(self.epoch_length)
+            order = self._fit_to_whole_steps(self._draw(epoch)[order])
+            first_of_epoch = max(self._first_batch - epoch * self.batches_per_epoch, 0)
+            for batch in range(first_of_epoch, self.batches_per_epoch):
+                start = batch * self.global_batch_size + self.rank * self.batch_size
+                yield [(epoch, int(index)) for index in order[start : start + self.batch_size]]
+
+    def _fit_to_whole_steps(self, order: np.ndarray) -> np.ndarray:
+        """The indices of an epoch's batches: the start of ``order``, or all of it, with other indices each time."""
+        count = self.batches_per_epoch * self.global_batch_size
+        # ``order`` may have such indices already: a repetition gets those above all of them.
+        indices_per_round = self.length * (1 + int(order.max()) // self.length)
+        rounds = np.arange(count) // len(order)
+        return np.resize(order, count) + rounds * indices_per_round
+
+    def _draw(self, epoch: int) -> np.ndarray:
+        """(epoch_length,) int64: the samples that an epoch draws, set by set, plus ``length`` for each earlier draw."""
+        drawn = []
+        first_of_set = 0
+        for number, (size, count) in enumerate(self.sample_counts):
+            first_round = epoch * count // max(size, 1)
+            last_round = ((epoch + 1) * count - 1) // max(size, 1)  # before the first one if nothing is drawn
+            for round_number in range(first_round, last_round + 1):
+                start = max(epoch * count - round_number * size, 0)
+                stop = min((epoch + 1) * count - round_number * size, size)
+                order = np.arange(size)
+                if stop - start < size:
+                    order = np.random.default_rng((self.seed, number, round_number)).permutation(size)
+                repeat = round_number - first_round
+                drawn.append(order[start:stop] + first_of_set + repeat * self.length)
+            first_of_set += size
+        return np.concatenate(drawn)
+
+
+def validation_batches(length: int, batch_size: int, rank: int, world_size: int) -> list[list[SampleKey]]:
+    """Every index exactly once over all processes, in order. The last batch may be smaller."""
+    keys = [(0, index) for index in range(rank, length, world_size)]
+    return [keys[start : start + batch_size] for start in range(0, len(keys), batch_size)]
 
 
 class BatchLoader:
@@ -53,7 +154,7 @@ class BatchLoader:
         self, dataset: Dataset[Batch], batches: Iterable[list[SampleKey]], workers: int, pin_memory: bool = False
     ) -> None:
         self.num_samples = len(dataset)  # type: ignore[arg-type]
-        with _without_warning():
+        with _any_number_of_workers():
             self._loader: DataLoader[Batch] | None = DataLoader(
                 dataset,
                 batch_sampler=batches,
@@ -97,7 +198,7 @@ class BatchLoader:
         is_main_thread = threading.current_thread() is threading.main_thread()
         handler = signal.getsignal(signal.SIGCHLD) if is_main_thread and hasattr(signal, "SIGCHLD") else None
         try:
-            with _without_warning():
+            with _any_number_of_workers():
                 return iter(self._loader)
         finally:
             self._workers = [process for process in multiprocessing.active_children() if process not in others]
@@ -132,13 +233,12 @@ class BatchLoader:
             timer.cancel()
 
     def _end_late_workers(self) -> None:
-        """End the workers, which the main process notices."""
         self._is_late = True
         for worker in self._workers:
             worker.kill()
 
     def _describe_dead_worker(self) -> str:
-        """How a worker has ended; empty if all are alive or there are none."""
+        """How a worker has ended; empty if none has."""
         # A broken pipe may be noticed before the death that caused it, and the end of a process before its exit status.
         ended = wait([worker.sentinel for worker in self._workers], timeout=1.0)
         for worker in self._workers:
@@ -149,16 +249,13 @@ class BatchLoader:
         return ""
 
 
-def _without_warning() -> contextlib.AbstractContextManager[object]:
+def _any_number_of_workers() -> contextlib.AbstractContextManager[object]:
     """A context without PyTorch's warning of more workers than cores: their number is the user's choice."""
     return warnings.catch_warnings(action="ignore", category=UserWarning)
 
 
 def _share_memory(batch: Batch) -> Batch:
-    """Move what a worker has loaded to shared memory.
-
-    PyTorch would do so in a thread, whose errors, such as too little memory, would not reach the main process.
-    """
+    """Move what a worker has loaded to shared memory; in PyTorch's thread, errors would not reach the main process."""
     if get_worker_info() is not None:
         for value in batch:
             if isinstance(value, Tensor):

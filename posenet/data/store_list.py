@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import zlib
 from bisect import bisect_right
 from collections.abc import Sequence
+from contextlib import closing
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from posenet.data.store import NO_PERSON, Record, Store, missing_store
+from posenet.data.store import NO_PERSON, Record, Store, make_image_keys, missing_store
 from posenet.errors import DataError
+from posenet.files import read_input
 from posenet.settings import DataConfig, DataSets
 from posenet.skeleton import Skeleton
-from posenet.skeleton.data_set_mapping import KeypointMapping
+from posenet.skeleton.skeleton import KeypointMapping
+from posenet.threads import map_in_threads, usable_cores
 
 
 class SampleCounts(NamedTuple):
@@ -30,7 +34,7 @@ class DataSet(NamedTuple):
 
     store: Store
     name: str
-    weight: float = 1.0  # an epoch draws this number times the set's number of samples from it
+    weight: float = 1.0  # how often an epoch draws each of its samples, on average
     mapping: KeypointMapping | None = None  # from the store's skeleton to the network's; None if they are the same
 
 
@@ -60,19 +64,16 @@ class StoreList:
         self._first_images = [0, *accumulate(store.num_images for store in stores[:-1])]
         self.samples = np.concatenate([store.samples + (row, 0) for store, row in zip(stores, self._first_images)])
         self.num_unlabelled = int((self.samples[:, 1] == NO_PERSON).sum())
-        everything = np.ones(skeleton.num_channels, np.uint8)
-        mappings = [data_set.mapping for data_set in sets]
-        masks = np.stack([everything if mapping is None else mapping.supervised_channels() for mapping in mappings])
+        masks = np.ones((len(sets), skeleton.num_channels), np.uint8)
+        for row, data_set in enumerate(sets):
+            if data_set.mapping is not None:
+                masks[row] = data_set.mapping.supervised_channels()
         self._pairs = np.stack([masks, masks[:, skeleton.flip_channels]], axis=1)  # (sets, 2, C), as in ``Record``
         self._supervises_all = bool(masks.all())
 
     def __len__(self) -> int:
         """Number of samples."""
         return len(self.samples)
-
-    @property
-    def names(self) -> list[str]:
-        return [data_set.name for data_set in self.sets]
 
     def read_record(self, index: int) -> Record:
         """As ``Store.read_record``, with the joints of the network's skeleton."""
@@ -87,8 +88,7 @@ class StoreList:
     def sample_counts(self, framing: str, background: float = DataConfig.background) -> list[SampleCounts]:
         """The number of samples of every set, and how many of them an epoch draws: round(weight · size), at least 1.
 
-        If there are background images, those of all sets come last, as if they were another set. The epoch draws as
-        many as make the share ``background`` of it.
+        Background images of all sets come last, as another set, of which the epoch draws the share ``background``.
         """
         counts = []
         for data_set in self.sets:
@@ -166,11 +166,6 @@ def open_data_sets(setting: DataSets, skeleton: Skeleton | None) -> StoreList:
             skeleton = skeleton or store.skeleton
             sets.append(DataSet(store, item.label, item.weight, KeypointMapping(store.skeleton, skeleton)))
     assert skeleton is not None  # there is at least one store
-    _check_sets(sets)
-    return StoreList(sets, skeleton)
-
-
-def _check_sets(sets: Sequence[DataSet]) -> None:
     for number, (store, name, _, mapping) in enumerate(sets):
         if mapping is not None and not mapping.has_common_keypoints:
             raise DataError(
@@ -180,10 +175,47 @@ def _check_sets(sets: Sequence[DataSet]) -> None:
         for other in sets[:number]:
             if other.store.fingerprint == store.fingerprint:
                 raise DataError(f"data sets {other.name} and {name} are the same; give one, with a larger weight")
-            shared = np.isin(store.image_keys, other.store.image_keys)
-            if mapping is None and other.mapping is None and shared.any():
+            shared = find_shared_images(other.store, store)
+            if mapping is None and other.mapping is None and len(shared):
                 raise DataError(
-                    f"{other.store.path} and {store.path} both contain the file of the latter's image "
-                    f"{store.image_ids[shared][0]}; name stores with different images, or list them as tables to draw "
-                    "from both: {path = ...}"
+                    f"{other.store.path} and {store.path} share {len(shared)} images, such as image {shared[0, 1]} of "
+                    "the second; name stores with different images, or list them as tables to draw from both: "
+                    "{path = ...}"
                 )
+    return StoreList(sets, skeleton)
+
+
+def find_shared_images(first: Store | StoreList, second: Store | StoreList) -> np.ndarray:
+    """(M, 2) int64: the ids in both stores of the image files that they share.
+
+    The bytes alone are compared: importing numbers the images anew, so the same image may have another id.
+    """
+    _, first_rows, second_rows = np.intersect1d(first.image_keys, second.image_keys, return_indices=True)
+    return np.stack([first.image_ids[first_rows], second.image_ids[second_rows]], axis=1)
+
+
+def find_stored_files(stores: StoreList, paths: Sequence[Path]) -> list[Path]:
+    """The image files whose bytes the stores contain too.
+
+    Only files of a size that the stores contain are read. A file that cannot be read is left out.
+    """
+    stored = set(stores.image_keys.tolist())
+    stored_sizes = {key >> 32 for key in stored}
+
+    def is_stored(path: Path) -> bool:
+        try:
+            if path.stat().st_size not in stored_sizes:
+                return False
+            data = read_input(path)
+        except OSError:
+            return False
+        return make_image_keys(np.array(len(data)), np.array(zlib.crc32(data))).item() in stored
+
+    workers = usable_cores()
+    with closing(map_in_threads(is_stored, paths, workers=workers, ahead=4 * workers)) as results:
+        return [path for path, is_shared in zip(paths, results) if is_shared]
+
+
+def describe_content(stores: StoreList) -> str:
+    """The content in a few words, others for other images or people."""
+    return f"{stores.num_images} images and {len(stores)} samples with the fingerprint {stores.fingerprint[:8]}"

@@ -18,31 +18,21 @@ def select_device(name: str) -> torch.device:
     """The device called ``name``, now current; "auto" is an accelerator or the CPU. ``ConfigError`` without it."""
     if name == "auto":
         return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
-    device = parse_device(name)
     try:
+        device = torch.device(name)
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, ImportError) as error:
-        # Kilobytes of backend names may follow the first sentence.
-        raise _unusable(name, first_sentence(error)) from error
+        reason = first_sentence(error)  # kilobytes of backend names may follow it
+        if name.startswith("npu") and find_spec("torch_npu") is None:
+            reason = "Ascend NPUs need CANN and the torch_npu of PyTorch's version: pip install torch_npu"
+        raise ConfigError(
+            f"device {name!r} cannot be used here ({reason}); try the device cpu, or cuda:0 for a GPU"
+        ) from error
     if device.type != "cpu" and device.index is not None:
         # PyTorch pins memory for the current device, and opens a context of some hundred megabytes on it. A loader's
         # pinning thread uses the current device of the thread that starts it.
         torch.accelerator.set_device_index(device)
     return device
-
-
-def parse_device(name: str) -> torch.device:
-    """The device called ``name``, which this machine may lack; ``ConfigError`` if PyTorch does not know the name."""
-    try:
-        return torch.device(name)
-    except RuntimeError as error:
-        raise _unusable(name, "PyTorch knows cpu, cuda, cuda:1, mps and others, not this name") from error
-
-
-def _unusable(name: str, reason: str) -> ConfigError:
-    if name.startswith("npu") and find_spec("torch_npu") is None:
-        reason = "Ascend NPUs need CANN and the torch_npu of PyTorch's version: pip install torch_npu"
-    return ConfigError(f"device {name!r} cannot be used here ({reason}); try the device cpu, or cuda:0 for a GPU")
 
 
 def computes_in_bf16(device: torch.device) -> bool:

@@ -1,29 +1,37 @@
-"""How training uses devices and processes: one device, DataParallel, or DistributedDataParallel."""
+"""How training uses devices and processes: one device, DataParallel, or DistributedDataParallel; and how these meet."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import logging
 import os
 import socket
-from collections.abc import Iterator, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel, scatter
 
-from posenet.devices.device import parse_device, select_device
-from posenet.devices.launch import RankInfo, rank_info
-from posenet.devices.meeting import call_within, join_processes
-from posenet.devices.ranks import DEFAULT_TIMEOUT_MINUTES, Ranks
+from posenet.devices.device import select_device
+from posenet.devices.ranks import DEFAULT_TIMEOUT_MINUTES, RankInfo, Ranks, meeting_point, rank_info
 from posenet.devices.sync_batch_norm import GroupBatchNorm2d
-from posenet.errors import ConfigError, TrainingError
+from posenet.errors import ConfigError, ConnectError, PosenetError, TrainingError
 from posenet.messages import first_sentence
 
+FAREWELL_SECONDS = 2.0
+"""Time for which rank 0 serves the others, which look for a mistake, before it ends."""
+
+Result = TypeVar("Result")
+Store = Any  # PyTorch has no types for its stores
+_meetings = itertools.count()
 _log = logging.getLogger(__name__)
 
 
@@ -136,7 +144,7 @@ class DistributedRuntime(Runtime):
     """One of several processes, each with one device, that train one network.
 
     They are those of the process group that exists, which is left as it was; else those of the launcher (see
-    ``launch.rank_info``); else this process is the only one. Flags and objects are exchanged over Gloo from host
+    ``ranks.rank_info``); else this process is the only one. Flags and objects are exchanged over Gloo from host
     memory, so these calls do not wait for the device. A call raises an error after it has waited ``timeout_minutes``
     for the other ranks; NCCL may end the process instead. ``ConfigError`` if the processes can never meet,
     ``ConnectError`` if they have not within ``meet_minutes`` (``timeout_minutes`` by default).
@@ -144,16 +152,10 @@ class DistributedRuntime(Runtime):
 
     def __init__(self, timeout_minutes: float = DEFAULT_TIMEOUT_MINUTES, meet_minutes: float | None = None) -> None:
         self._timeout = timedelta(minutes=timeout_minutes)
-        self._group: dist.ProcessGroup | None = None  # for objects and flags; None is the default group
         seconds = 60 * (timeout_minutes if meet_minutes is None else meet_minutes)
-        info = RankInfo()
-        if dist.is_initialized():
-            new_group = functools.partial(dist.new_group, backend="gloo", timeout=self._timeout)
-            self._group = call_within(seconds, new_group, "the processes did not form a group")
-        else:
-            info = rank_info(os.environ)
-            join_processes(info, self._timeout, seconds)
-        self._device_group = self._group  # for tensors on the device
+        info = RankInfo() if dist.is_initialized() else rank_info(os.environ)
+        # For objects and flags, and for tensors on the device; None is the default group, which is ours.
+        self._group = self._device_group = _join_processes(info, self._timeout, seconds)
         self.rank = dist.get_rank()
         self.world_size = dist.get_world_size()
         with self.explain_errors():
@@ -204,8 +206,6 @@ class DistributedRuntime(Runtime):
         return values
 
     def broadcast_object(self, value: Any) -> Any:
-        if self.world_size == 1:
-            return value  # PyTorch would pickle it, which takes twice its memory
         message = [value]
         dist.broadcast_object_list(message, src=0, group=self._group)
         return message[0]
@@ -234,22 +234,120 @@ class DistributedRuntime(Runtime):
 
 
 def device_of_rank(name: str, local_rank: int) -> torch.device:
-    """The device of this process: of the type that ``name`` names, with the local rank as its index.
+    """The device of this process: of the type ``name``, with the local rank as its index.
 
     If this process sees only one device, it is that one. ``ConfigError`` if there are several, but fewer than
     processes, or ``name`` has an index.
     """
-    device = select_device("auto") if name == "auto" else parse_device(name)
-    if device.type == "cpu":
-        return device
-    if name != "auto" and device.index is not None:
+    kind, _, index = name.partition(":")
+    if name == "auto":
+        kind = select_device(name).type
+    if kind == "cpu":
+        return torch.device(kind)
+    if index:
         raise ConfigError(
-            f"--device {device}: every process uses another device; give the type, {device.type}, and choose devices "
-            "with CUDA_VISIBLE_DEVICES"
+            f"--device {name}: every process uses another device; give the type, {kind}, and choose devices with "
+            "CUDA_VISIBLE_DEVICES"
         )
     count = torch.accelerator.device_count()
     if local_rank >= count > 1:
         raise ConfigError(
             f"local rank {local_rank} has no device: this machine has only {count}; start one process per device"
         )
-    return select_device(f"{device.type}:{local_rank if count > 1 else 0}")
+    return select_device(f"{kind}:{local_rank if count > 1 else 0}")
+
+
+def _join_processes(info: RankInfo, timeout: timedelta, seconds: float) -> dist.ProcessGroup | None:
+    """A new group of the processes of the group that exists; or None, and the default group is made of a launcher's.
+
+    The groups use Gloo. ``timeout`` is that of the collective calls; the processes meet within ``seconds``.
+    """
+    if dist.is_initialized():
+        new_group = functools.partial(dist.new_group, backend="gloo", timeout=timeout)
+        group: dist.ProcessGroup = _call_within(seconds, new_group, "the processes did not form a group")
+        return group
+    init_group = functools.partial(
+        dist.init_process_group, "gloo", rank=info.rank, world_size=info.world_size, timeout=timeout
+    )
+    if info.world_size == 1:
+        init_group(store=dist.HashStore())  # type: ignore[attr-defined]  # PyTorch does not list it in __all__
+        return None
+    host, port = meeting_point(info, os.environ)
+    deadline = time.monotonic() + seconds
+
+    def meet() -> None:
+        # torchrun has a store, in which are keys of processes that it has restarted, and of earlier meetings of these.
+        is_served = info.rank != 0 or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        prefix = f"posenet/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{next(_meetings)}"
+        store = dist.PrefixStore(prefix, _open_store(host, port, not is_served, seconds))  # type: ignore[attr-defined]
+        _compare_ranks(store, info, deadline, f"{host}:{port}")
+        init_group(store=store)
+
+    _call_within(seconds + FAREWELL_SECONDS + 1, meet, f"the processes did not connect at {host}:{port}")
+    return None
+
+
+@functools.cache  # it stays open: the processes may meet again, and rank 0 serves the others
+def _open_store(host: str, port: int, is_server: bool, seconds: float) -> Store:
+    return dist.TCPStore(  # type: ignore[attr-defined]
+        host,
+        port,
+        is_master=is_server,
+        timeout=timedelta(seconds=seconds),
+        wait_for_workers=False,
+        multi_tenant=True,
+    )
+
+
+def _compare_ranks(store: Store, info: RankInfo, deadline: float, where: str) -> None:
+    """Wait until all ranks have come; ``ConfigError`` if two have the same rank, or other numbers of processes."""
+    store.append("arrived", f"{info.rank} {info.world_size} {socket.gethostname()}\n")
+    error: PosenetError | None = None
+    while error is None:
+        arrived = [line.split() for line in store.get("arrived").decode().splitlines()]
+        ranks = [rank for rank, _, _ in arrived]
+        sizes = {size: f"rank {rank} on {host} is one of {size}" for rank, size, host in arrived}
+        twice = [f"rank {rank} on {host}" for rank, _, host in arrived if ranks.count(rank) > 1]
+        if len(sizes) > 1:
+            error = ConfigError(f"{', but '.join(sizes.values())} processes; give all the same WORLD_SIZE")
+        elif twice:
+            error = ConfigError(f"{' and '.join(twice)} are processes of one run; give each a RANK of its own")
+        elif len(arrived) == info.world_size:
+            return
+        elif time.monotonic() > deadline:
+            missing = [rank for rank in map(str, range(info.world_size)) if rank not in ranks]
+            error = ConnectError(
+                f"of {info.world_size} processes, these ranks did not come to {where} within --timeout: "
+                f"{', '.join(missing[:8])}; check that all were started, and that no firewall is between them"
+            )
+        else:
+            time.sleep(0.1)
+    if info.rank == 0:  # it serves the store, where the others look
+        time.sleep(FAREWELL_SECONDS)
+    raise error
+
+
+def _call_within(seconds: float, function: Callable[[], Result], failure: str) -> Result:
+    """The result of a function of PyTorch that may wait for other processes, also longer than it is told.
+
+    A function that waits on is left in a thread, which ends with this process. ``ConnectError``, which begins with
+    ``failure``, if it has not returned within ``seconds``, or PyTorch has raised an error.
+    """
+    future: Future[Result] = Future()
+
+    def call() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=call, daemon=True).start()
+    try:
+        return future.result(seconds)
+    except (RuntimeError, ValueError, TimeoutError) as error:
+        reason = "no answer in time" if isinstance(error, TimeoutError) else first_sentence(error)
+        raise ConnectError(
+            f"{failure} ({reason}): start all of them, and call posenet in each; if another program listens there, set "
+            "MASTER_PORT to a free port for all; let firewalls pass their connections; set GLOO_SOCKET_IFNAME on each "
+            "host to the network interface that leads to the others (ip -brief address)"
+        ) from error

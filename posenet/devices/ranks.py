@@ -1,4 +1,4 @@
-"""The processes of a run, what they tell each other, and finding them, so that a call in a script of each is one run.
+"""The processes of a run: what their launcher says in the environment, what they tell each other, and joining them.
 
 This module does not import PyTorch: a single process predicts with an exported file without it.
 """
@@ -8,17 +8,29 @@ from __future__ import annotations
 import contextvars
 import functools
 import os
+import re
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar, cast
 
-from posenet.devices.launch import rank_info
-from posenet.errors import OtherRankError, PosenetError
+from posenet.errors import ConfigError, OtherRankError, PosenetError
 
 DEFAULT_TIMEOUT_MINUTES = 10.0
 """Time for which a rank waits for the others in a collective call."""
 SHARE_TIMEOUT_MINUTES = 24 * 60.0
 """Time for which a rank that has predicted its share waits for the others: a launcher ends all if one fails."""
+LAUNCHERS = {
+    "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    "horovodrun": ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
+    "mpirun": tuple(f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")),  # Open MPI
+    "mpiexec": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),  # MPICH
+    # Last, because mpirun starts its processes by srun, which counts machines then.
+    "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""),
+}
+"""Launchers, and the variables in which each gives a process its rank, the world size, and both on its machine."""
+_JOB_NUMBERS = "SLURM_JOB_ID SLURM_STEP_ID PMIX_NAMESPACE OMPI_MCA_ess_base_jobid HOROVOD_GLOO_RENDEZVOUS_PORT"
+"""Variables that are the same in all processes of a job, and together differ between jobs."""
 
 Result = TypeVar("Result")
 Item = TypeVar("Item")
@@ -26,12 +38,90 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _is_running = contextvars.ContextVar("_is_running", default=False)
 
 
+class RankInfo(NamedTuple):
+    """The numbers of this process among those that a launcher has started together; those of a process alone."""
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int | None = None
+    """Its number among those of this machine; None if the launcher does not say it."""
+    launcher: str = ""
+    is_local: bool = False
+    """Whether the launcher says that all processes are on this machine."""
+
+
+def rank_info(environment: Mapping[str, str]) -> RankInfo:
+    """What the launcher says of this process; ``ConfigError`` if that is incomplete or impossible."""
+    for launcher, names in LAUNCHERS.items():
+        rank, world_size, local_rank, local_size = (environment.get(name, "") for name in names)
+        # Outside a step of a job, srun has started nothing: the variables are those of the job.
+        is_possible = launcher != "srun" or "SLURM_STEP_ID" in environment
+        if not is_possible or (not rank and world_size in ("", "1")):
+            continue
+        try:
+            local = int(local_rank) if local_rank else None
+            info = RankInfo(int(rank), int(world_size), local, launcher, local_size == world_size)
+            if not (0 <= info.rank < info.world_size and 0 <= (local or 0) < info.world_size):
+                raise ValueError
+        except ValueError:
+            shown = ", ".join(f"{name}={environment.get(name, '')}" for name in names[:3])
+            raise ConfigError(
+                f"{shown}: a launcher numbers its processes from 0 and says how many there are; start all with one "
+                "such as torchrun, or unset these variables"
+            ) from None
+        return info
+    return RankInfo()
+
+
+def rank_of_process(environment: Mapping[str, str]) -> int:
+    """The rank of this process; 0 if the launcher says nothing possible."""
+    try:
+        return rank_info(environment).rank
+    except ConfigError:
+        return 0
+
+
+def is_restarted(environment: Mapping[str, str]) -> bool:
+    """Whether torchrun has restarted the processes, or SLURM has requeued the job."""
+    counts = map(environment.get, ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"))
+    return any(int(count or 0) > 0 for count in counts)
+
+
+def meeting_point(info: RankInfo, environment: Mapping[str, str]) -> tuple[str, int]:
+    """The address and the port at which the processes of a launcher meet; rank 0 listens there.
+
+    MASTER_ADDR and MASTER_PORT decide. Without them, processes that are all on this machine meet at 127.0.0.1, and
+    those of SLURM on the first host of their step. The port is derived from the number of the job: it is below 32768,
+    from where systems choose ports for connections, or that of PyTorch where the job has no number.
+
+    ``ConfigError`` if the address is not known, or the port is none.
+    """
+    address, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
+    if info.launcher != "torchrun":
+        nodes = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST") or ""
+        numbers = " ".join(environment[name] for name in _JOB_NUMBERS.split() if environment.get(name))
+        address = address or ("127.0.0.1" if info.is_local else first_host(nodes))
+        port = port or str(20000 + zlib.crc32(numbers.encode()) % 9000 if numbers else 29500)
+    if not address or not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise ConfigError(
+            f"MASTER_ADDR={address} MASTER_PORT={port} does not say where the processes meet: set the machine of rank "
+            "0 and a free port of it for all (mpirun -x MASTER_ADDR=HOST -x MASTER_PORT=29500)"
+        )
+    return address, int(port)
+
+
+def first_host(node_list: str) -> str:
+    """The first host name of a SLURM node list: ``gpu07`` of ``gpu[07-09,12],big1``."""
+    # Commas in brackets separate numbers, others hosts.
+    return re.sub(r"\[([^\],-]+)[^\]]*\]|,.*", r"\1", node_list)
+
+
 class Ranks:
     """All processes of a run, as one of them sees them; here a single one."""
 
-    rank = 0  # index of this process among all processes of the run
-    world_size = 1  # number of processes of the run
-    local_rank = 0  # index of this process among those of this machine
+    rank = 0
+    world_size = 1
+    local_rank = 0  # among the processes of this machine
 
     @property
     def is_main(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -42,16 +42,11 @@ class GroupBatchNorm2d(nn.BatchNorm2d):
 
     @classmethod
     def convert(cls, module: nn.Module, group: dist.ProcessGroup | None = None) -> nn.Module:
-        """Replace every ``nn.BatchNorm2d`` inside a module; parameters and buffers stay the same objects."""
-        for name, child in module.named_children():
-            if not isinstance(child, nn.BatchNorm2d):
-                cls.convert(child, group)
-            elif not isinstance(child, cls):
-                converted = cls(child.num_features, child.eps, child.momentum).train(child.training)
-                converted.group = group
-                for key, tensor in (*child.named_parameters(), *child.named_buffers()):
-                    setattr(converted, key, tensor)
-                setattr(module, name, converted)
+        """Make every ``nn.BatchNorm2d`` of a module one of this class; parameters and buffers stay the same objects."""
+        for child in module.modules():
+            if isinstance(child, nn.BatchNorm2d):
+                child.__class__ = cls  # which has the same attributes, and the group
+                cast(GroupBatchNorm2d, child).group = group
         return module
 
     def forward(self, x: Tensor) -> Tensor:

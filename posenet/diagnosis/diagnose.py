@@ -16,18 +16,18 @@ import numpy as np
 from posenet.annotations.coco import CocoImage
 from posenet.annotations.people import read_split
 from posenet.annotations.skeleton_draft import skeleton_of
-from posenet.diagnosis.average_precision import Outcome, average_precision, evaluate
-from posenet.diagnosis.error_kinds import (
-    CORRECTIONS,
-    LOCALISATION,
-    MISSED_AT_50,
+from posenet.diagnosis.keypoint_errors import CORRECTIONS, LOCALISATION, MatchedResults, count_kinds
+from posenet.diagnosis.matching import (
+    MAX_RESULTS,
     OKS_THRESHOLDS,
     SIZES,
-    UNCORRECTED,
+    Outcome,
+    Truth,
+    average_precision,
+    read_results,
+    select_rows,
     size_numbers,
 )
-from posenet.diagnosis.keypoint_errors import MatchedResults, count_kinds
-from posenet.diagnosis.matching import MAX_RESULTS, Truth, read_results, select_rows
 from posenet.errors import DataError
 from posenet.files import write_atomically
 from posenet.progress_bar import progress_bar
@@ -35,6 +35,10 @@ from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import Skeleton, load_skeleton
 
 DIAGNOSIS_FILE = "diagnosis.json"
+MISSED_AT_50 = "missed_at_50"
+"""The part of ``missed`` that is left where a result at OKS 0.50 counts as found at every threshold."""
+UNCORRECTED = "uncorrected"
+"""The results as they are, where they stand beside the corrected ones."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,17 +124,8 @@ class Diagnosis:
 
     def describe_limit(self) -> str:
         """What COCO's limit of results leaves out, in a sentence; empty if it leaves out nothing."""
-        truth, num_left_out = self.matched.truth, self.matched.results.num_left_out
-        people = np.bincount(truth.image[truth.people])
-        beyond, worst = int(np.maximum(people - MAX_RESULTS, 0).sum()), int(people.argmax())
-        if not beyond and not num_left_out:
-            return ""
-        text = f"COCO's evaluation uses the {MAX_RESULTS} best results of an image: {num_left_out} left out"
-        if beyond:
-            count = self.matched.skeleton.count
-            where = f"{self.images[worst].file_name} ({count(int(people[worst]))})"
-            text += f"; {count(beyond, 'missed')} whatever the results are, such as in {where}"
-        return text
+        count = self.matched.results.num_left_out
+        return f"COCO's evaluation uses the {MAX_RESULTS} best results of an image: {count} left out" if count else ""
 
 
 def diagnose(
@@ -190,8 +185,8 @@ def diagnose(
         )
     name = name or (Path(results).name if isinstance(results, (str, Path)) else "results")
     matched = MatchedResults.of(read_results(results, index_of, split.categories, num_keypoints), truth, skeleton)
-    outcome = evaluate(matched)
-    by_size = {size: evaluate(matched, *limits) for size, limits in SIZES.items()}
+    outcome = matched.evaluate()
+    by_size = {size: matched.evaluate(*limits) for size, limits in SIZES.items()}
     precision, alone = _correct(matched, outcome, title=f"diagnose {name}", progress=progress)
     metrics = _compute_metrics(outcome, by_size)
     sizes = _measure_sizes(matched, outcome, by_size)
@@ -207,9 +202,9 @@ def _correct(
     ranked = outcome
     kinds = (*LOCALISATION, "score")
     for number, kind in enumerate(progress_bar(kinds, title, unit="kind", leave=False, disable=not progress), 1):
-        ranked = evaluate(matched.correct(CORRECTIONS[:number]))
+        ranked = matched.correct(CORRECTIONS[:number]).evaluate()
         in_turn[kind] = ranked.precision()
-        alone[kind] = evaluate(matched.correct([kind])).precision()
+        alone[kind] = matched.correct([kind]).evaluate().precision()
     ranked = replace(ranked, counted=ranked.correct)  # without the background
     in_turn["background"] = ranked.precision()
     alone["background"] = replace(outcome, counted=outcome.correct).precision()
@@ -221,20 +216,15 @@ def _correct(
 
 def _compute_metrics(outcome: Outcome, by_size: Mapping[str, Outcome]) -> dict[str, float]:
     """COCO's ten keypoint metrics, as ``pycocotools`` defines them."""
-    medium, large = by_size["medium"], by_size["large"]
-    precision, recall = outcome.precision(), outcome.recall()
-    at_50, at_75 = 0, 5  # indices of these OKS thresholds
-    return {
-        "AP": average_precision(precision),
-        "AP50": average_precision(precision[at_50]),
-        "AP75": average_precision(precision[at_75]),
-        "APM": average_precision(medium.precision()),
-        "APL": average_precision(large.precision()),
-        "AR": float(recall.mean()),
-        "AR50": float(recall[at_50]),
-        "AR75": float(recall[at_75]),
-        "ARM": float(medium.recall().mean()),
-        "ARL": float(large.recall().mean()),
+    outcomes = {"": outcome, "M": by_size["medium"], "L": by_size["large"]}
+    precision = {name: of_size.precision() for name, of_size in outcomes.items()}
+    recall = {name: of_size.recall() for name, of_size in outcomes.items()}
+    for name, threshold in (("50", 0), ("75", 5)):
+        precision[name] = precision[""][threshold]
+        recall[name] = recall[""][threshold]
+    order = ("", "50", "75", "M", "L")
+    return {f"AP{name}": average_precision(precision[name]) for name in order} | {
+        f"AR{name}": float(recall[name].mean()) for name in order
     }
 
 
@@ -243,14 +233,15 @@ def _measure_sizes(matched: MatchedResults, outcome: Outcome, by_size: Mapping[s
     groups = []
     for number, (name, of_size) in enumerate(by_size.items()):
         people = (size_numbers(matched.truth.areas) == number) & matched.truth.people
-        group = {
-            "name": name,
-            "people": int(people.sum()),
-            "ap": average_precision(of_size.precision()),
-            "counts": count_kinds(matched.kinds[select_rows(people, matched.person)]),
-            "missed": int((outcome.missed[0] & people).sum()),
-        }
-        groups += [group] if people.any() else []
+        if people.any():
+            group = {
+                "name": name,
+                "people": int(people.sum()),
+                "ap": average_precision(of_size.precision()),
+                "counts": count_kinds(matched.kinds[select_rows(people, matched.person)]),
+                "missed": int((outcome.missed[0] & people).sum()),
+            }
+            groups.append(group)
     return groups
 
 

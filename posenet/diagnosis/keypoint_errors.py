@@ -1,18 +1,34 @@
-"""Localisation and score errors: what every keypoint of a matched result is, and results without such errors."""
+"""The kinds of errors; what every keypoint of a matched result is, and results without such errors.
+
+The kinds are those of Ronchi and Perona, "Benchmarking and Error Diagnosis in Multi-Instance Pose Estimation" (ICCV
+2017). ``diagnose`` documents how they are decided and corrected.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
-from posenet.diagnosis.error_kinds import GOOD_SIMILARITY, KEYPOINT_KINDS, LOCALISATION, MATCH_OKS, MIN_SIMILARITY
-from posenet.diagnosis.matching import Pairs, Results, Truth, compute_oks, match, select_rows
+from posenet.diagnosis.matching import OKS_THRESHOLDS, Outcome, Pairs, Results, Truth, compute_oks, match, select_rows
 from posenet.skeleton import Skeleton
 from posenet.skeleton.oks import keypoint_similarity, similar_distance
 from posenet.skeleton.skeleton import twins
 
+MATCH_OKS = 0.1
+"""A result with at least this OKS has a person with whose keypoints its own are compared."""
+GOOD_SIMILARITY = 0.85
+"""A keypoint at least as similar to the right one is good: people who annotate differ as much."""
+MIN_SIMILARITY = 0.5
+"""A keypoint less similar to every true one is a miss."""
+
+KEYPOINT_KINDS = ("good", "miss", "swap", "inversion", "jitter")
+"""What a labelled keypoint of a matched result can be. All but the first are localisation errors."""
+LOCALISATION = KEYPOINT_KINDS[1:]
+CORRECTIONS = (*LOCALISATION, "score", "background", "missed")
+"""The kinds of errors in the order in which they are corrected one after the other."""
 UNLABELLED = -1
 """Kind of the keypoints that cannot be judged; the others are indices into ``KEYPOINT_KINDS``."""
 _GOOD, _MISS, _SWAP, _INVERSION, _JITTER = range(len(KEYPOINT_KINDS))
@@ -71,6 +87,19 @@ class MatchedResults:
             corrected = replace(corrected, results=replace(corrected.results, scores=corrected.true_oks()))
         return corrected
 
+    def evaluate(self, low: float = 0.0, high: float = np.inf) -> Outcome:
+        """The outcome at COCO's OKS thresholds for labelled people of an area from ``low`` to ``high``.
+
+        Results of another area do not count if they match nobody.
+        """
+        areas = self.results.areas
+        people = self.truth.people & (self.truth.areas >= low) & (self.truth.areas <= high)
+        matches = match(self.pairs, self.oks, self.results, self.truth, people, OKS_THRESHOLDS)
+        correct = select_rows(people, matches)
+        counted = correct | ~((matches >= 0) | (areas < low) | (areas > high))
+        missed = np.array([people & ~np.isin(np.arange(len(people)), found) for found in matches])
+        return Outcome(self.results.scores, correct, counted, missed, int(people.sum()))
+
     def true_oks(self) -> np.ndarray:
         """(N,) the scores of a perfect ranking: the OKS of every result with its person, and 0 without one.
 
@@ -87,6 +116,7 @@ class MatchedResults:
                 taken[person] = True
         return scores
 
+    @cached_property
     def best_oks(self) -> np.ndarray:
         """(N,) the highest OKS of every result with a labelled person; 0 in an image without people."""
         rows = np.flatnonzero(self.truth.people[self.pairs.person])

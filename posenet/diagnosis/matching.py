@@ -1,7 +1,8 @@
-"""People and results as arrays over all images, and the matching of the COCO evaluation.
+"""The COCO evaluation with arrays over all images: people, results, who matches whom, and the precision that follows.
 
-A diagnosis needs some thirty evaluations of the same results. ``pycocotools`` compares one result with one person at a
-time, in Python; this module computes the same numbers for all images at once.
+A diagnosis needs some thirty evaluations of the same results, also without what is missed at each OKS threshold.
+``pycocotools`` compares one result with one person at a time, in Python; here are the same numbers for all images at
+once.
 """
 
 from __future__ import annotations
@@ -24,6 +25,13 @@ from posenet.skeleton.oks import keypoint_similarity, mean_over_labelled
 
 MAX_RESULTS = 20
 """The COCO evaluation uses the results with the highest scores of every image, at most this many."""
+OKS_THRESHOLDS = tuple(np.linspace(0.5, 0.95, 10).tolist())
+"""COCO's OKS thresholds, 0.50, 0.55 ... 0.95, the order of every array of ten numbers. They are those of pycocotools to
+the last bit: its 0.9 is a little less than the number of that name."""
+SIZES = {"small": (0.0, 32.0**2), "medium": (32.0**2, 96.0**2), "large": (96.0**2, 1e10)}
+"""Smallest and largest area of the people of a size, in square pixels, as in the COCO evaluation, where both belong to
+the size. Where a person has one size, 32^2 and 96^2 are medium."""
+_RECALLS = np.linspace(0.0, 1.0, 101)
 _REMEDY = "give a COCO results file: a list of objects with image_id, category_id, keypoints and score"
 
 
@@ -41,13 +49,13 @@ class Truth:
     def of(cls, people: Sequence[Mapping[str, Any]], index_of: Mapping[int, int], num_keypoints: int) -> Truth:
         """The annotations of the images whose ids have an index."""
         listed = [person for person in people if person["image_id"] in index_of]
-        chosen = sorted(listed, key=lambda person: index_of[person["image_id"]])
+        listed.sort(key=lambda person: index_of[person["image_id"]])
         return cls(
-            image=np.array([index_of[person["image_id"]] for person in chosen], int),
-            keypoints=np.array([person["keypoints"] for person in chosen], float).reshape(-1, num_keypoints, 3),
-            boxes=np.array([person["bbox"] for person in chosen], float).reshape(-1, 4),
-            areas=np.array([person["area"] for person in chosen], float),
-            crowd=np.array([person["iscrowd"] for person in chosen], bool),
+            image=np.array([index_of[person["image_id"]] for person in listed], int),
+            keypoints=np.array([person["keypoints"] for person in listed], float).reshape(-1, num_keypoints, 3),
+            boxes=np.array([person["bbox"] for person in listed], float).reshape(-1, 4),
+            areas=np.array([person["area"] for person in listed], float),
+            crowd=np.array([person["iscrowd"] for person in listed], bool),
         )
 
     @cached_property
@@ -84,22 +92,15 @@ def read_results(
 ) -> Results:
     """Read a results file, or take its content, which may be an empty list.
 
-    Args:
-        index_of: the index of every image by its id.
-        categories: the ids that results may have.
-
-    Raises:
-        DataError: it is no list of results, or one has an unknown image or category, or no numbers as it should.
+    ``index_of`` has the index of every image by its id; ``categories`` are the ids that results may have. ``DataError``
+    if it is no list of results, or one has an unknown image or category, or no numbers as it should.
     """
-    name: str | Path = "results"
-    if isinstance(results, (str, Path)):
-        name = results
+    name, entries = ("results", results) if not isinstance(results, (str, Path)) else (str(results), None)
+    if entries is None:
         try:
-            entries = json.loads(read_input(results))
+            entries = json.loads(read_input(name))
         except (OSError, ValueError, RecursionError) as error:
             raise DataError(f"cannot read results {name}: {error}; {_REMEDY}") from error
-    else:
-        entries = list(results)
     if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
         raise DataError(f"{name} is not a list of results, nor are the annotations one; {_REMEDY}")
     for number, entry in enumerate(entries, 1):
@@ -188,6 +189,63 @@ def match(
         matches[level, pairs.result[chosen]] = pairs.person[chosen]
         taken[level, pairs.person[chosen]] = True
     return matches
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What the COCO evaluation decides at T OKS thresholds about N results and G annotations."""
+
+    scores: np.ndarray  # (N,); of equal scores, the first result ranks higher
+    correct: np.ndarray  # (T, N) bool: results that match a person who is to be found
+    counted: np.ndarray  # (T, N) bool: results that count, as all do but those that match another annotation
+    missed: np.ndarray  # (T, G) bool: people who are to be found and whom no result matches
+    num_people: int  # number of people to be found
+
+    @property
+    def background(self) -> np.ndarray:
+        """(T, N) bool: results that match nobody."""
+        return np.asarray(self.counted & ~self.correct)
+
+    def recall(self) -> np.ndarray:
+        """(T,) share of the people who are found; -1 without people."""
+        return np.asarray(self.correct.sum(axis=1) / self.num_people if self.num_people else [-1.0] * len(self.correct))
+
+    def precision(self, removed: np.ndarray | None = None) -> np.ndarray:
+        """(T, 101) the highest precision at recall 0, 0.01 ... 1 or beyond; -1 without people.
+
+        With ``removed`` (T, G), it is that without these missed people. Where nobody is left to be found then, it is 1,
+        or 0 if there are false positives.
+        """
+        num_people = np.full(len(self.correct), self.num_people)
+        if removed is not None:
+            num_people -= removed.sum(axis=1)
+        ranking = np.argsort(-self.scores, kind="stable")
+        curves = np.full((len(self.correct), len(_RECALLS)), -1.0)
+        for curve, is_correct, counts, people in zip(curves, self.correct, self.counted, num_people):
+            if people > 0:
+                # The recall grows at correct results only, and between them the precision falls.
+                correct = np.flatnonzero(is_correct[ranking][counts[ranking]])
+                num_correct = np.arange(1, len(correct) + 1)
+                precision = num_correct / (correct + 1 + np.spacing(1))
+                precision = np.maximum.accumulate(precision[::-1])[::-1]
+                first = np.searchsorted(num_correct / people, _RECALLS)
+                curve[:] = np.append(precision, 0.0)[first]
+        if removed is not None:
+            curves[num_people == 0] = 1.0
+            curves[(num_people == 0) & self.background.any(axis=1)] = 0.0
+        return curves
+
+
+def average_precision(curves: np.ndarray) -> float:
+    """AP, the mean of precision curves over recalls and thresholds; -1 if there are no people at any threshold."""
+    values = curves[curves > -1]
+    return float(values.mean()) if len(values) else -1.0
+
+
+def size_numbers(areas: np.ndarray) -> np.ndarray:
+    """The index into ``SIZES`` of each area."""
+    low, high = SIZES["medium"]
+    return np.asarray((areas >= low).astype(int) + (areas > high))
 
 
 def ranks_within(groups: np.ndarray) -> np.ndarray:

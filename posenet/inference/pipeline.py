@@ -20,7 +20,7 @@ from posenet.inference.result import Result
 from posenet.threads import keep_failure
 
 if TYPE_CHECKING:
-    from posenet.inference.image_to_maps import InputBatch, PendingMaps
+    from posenet.inference.networks import InputBatch, PendingMaps
     from posenet.inference.predictor import Predictor
 
 WINDOW_BATCHES = 32
@@ -218,17 +218,13 @@ def _run_batches(
             [first, *_] = batch.frames
             if first.error is not None:
                 yield batch.places[0], Result(first, [], predictor.skeleton)
-            elif first.is_live:
-                while running:
-                    yield from finish_first()
-                yield batch.places[0], predictor.predict_frame(first)
             else:
                 while not is_room_for(batch):
                     yield from finish_first()
                 inputs = preparing.submit(prepare, [frame.image for frame in batch.frames])
                 maps = computing.submit(compute, inputs)
                 running.append((batch, decoding.submit(decode, maps, batch.frames)))
-            while running and running[0][1].done():
+            while running and (first.is_live or running[0][1].done()):
                 yield from finish_first()
         while running:
             yield from finish_first()

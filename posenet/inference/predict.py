@@ -9,9 +9,9 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,31 +20,135 @@ from posenet.files import is_standard_output, name_file_in_errors, remove_leftov
 from posenet.images import write_image
 from posenet.inference.media.frames import is_single_input, read_frames, require_pyav
 from posenet.inference.media.sources import Source, find_sources, parse_standard_input
-from posenet.inference.outputs.corrections import choose_format, write_corrections
-from posenet.inference.outputs.drawings import Show, require_display, show_in_window, write_drawing
-from posenet.inference.outputs.output_files import Outputs, PredictionOptions, choose_outputs
+from posenet.inference.outputs.corrections import check_format, write_corrections
+from posenet.inference.outputs.output_files import (
+    Outputs,
+    PredictionOptions,
+    Show,
+    choose_outputs,
+    require_display,
+    show_in_window,
+    write_drawing,
+)
 from posenet.inference.outputs.people_files import (
-    ImageIds,
     LinesFile,
     Record,
     Write,
+    image_numbers,
     record_of,
     write_coco,
     write_csv,
     write_json,
 )
-from posenet.inference.outputs.summary import PredictionSummary
 from posenet.inference.pipeline import split_into_blocks
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
 from posenet.messages import pluralize, to_single_line
 from posenet.progress_bar import progress_bar
+from posenet.skeleton import COCO, Skeleton
+from posenet.visualization.drawing import round_min_score
 from posenet.visualization.sheets import draw_heatmap_sheet
 
 AnyPredictor = Predictor | str | os.PathLike[str] | Callable[[int | None], Predictor]
 """A predictor, a name or a file for ``Predictor``, or a function of the number of images, if known, that loads one."""
+MAX_NAMED_FAILURES = 5
+"""Number of unreadable sources that the last message names."""
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(repr=False)
+class PredictionSummary:
+    """What has been found in some sources, and which of them could not be read completely."""
+
+    sources: Sequence[Source]
+    skeleton: Skeleton = COCO
+    counts: Counter[str] = field(default_factory=Counter)
+    """Numbers of images, video frames, live frames, and detections: people without an id."""
+    tracks: set[tuple[Source, int]] = field(default_factory=set)
+    """The people with an id."""
+    best_score: float = 0.0
+    """Highest score, also if it is below the ``min_score`` of the prediction."""
+    unreadable: dict[Source, DataError] = field(default_factory=dict)
+    """The first error of every source."""
+    done: int = 0
+    """Inputs that an earlier run has completed; the counts are without them."""
+    is_interrupted: bool = False
+    seconds: float = 0.0
+    """From the first image that was read to the last that was written, without those of an earlier run."""
+    busy: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """Seconds in which each stage of prediction was at work; several are at once."""
+    files: list[str] = field(default_factory=list)
+    """The files and folders that were written."""
+
+    def add(self, result: Result, failure: DataError | None = None) -> None:
+        """Count a result, or the ``failure`` of writing it; log the first error of each source."""
+        frame = result.frame
+        error = failure or frame.error
+        if error:
+            if frame.source not in self.unreadable:
+                self.unreadable[frame.source] = error
+                _log.warning("%s", error)
+            return
+        self.best_score = max(self.best_score, result.best_score)
+        self.tracks.update((frame.source, person.id) for person in result if person.id is not None)
+        self.counts["detections"] += sum(person.id is None for person in result)
+        self.counts["images" if frame.number is None else "video frames"] += 1
+        self.counts["live frames"] += frame.is_live
+
+    @property
+    def has_frames(self) -> bool:
+        """Whether any frame could be read, by an earlier run too."""
+        return self.counts["images"] + self.counts["video frames"] + self.done > 0
+
+    def __repr__(self) -> str:
+        return f"<PredictionSummary {self}>"
+
+    def __str__(self) -> str:
+        """How many people were found in how many images and frames."""
+        images, frames, detections = (self.counts[name] for name in ("images", "video frames", "detections"))
+        counts = [pluralize(images, "image")] if images or not frames else []
+        if frames:
+            counts.append(pluralize(frames, "video frame"))
+        if self.tracks:
+            people = self.skeleton.count(len(self.tracks), "tracked")
+            people += f" and {pluralize(detections, 'detection')}" if detections else ""
+        elif frames:
+            people = pluralize(detections, "detection")
+        else:
+            people = self.skeleton.count(detections)
+        earlier = f"; {pluralize(self.done, 'input')} done before" if self.done else ""
+        return f"{people} in {' and '.join(counts)}{earlier}"
+
+    def speed(self) -> str:
+        """Images or frames per second, and the share of the time in which each stage was at work."""
+        count = self.counts["images"] + self.counts["video frames"]
+        if not count or not self.seconds:
+            return ""
+        unit = "frames" if self.counts["video frames"] else "images"
+        longest_first = sorted(self.busy.items(), key=lambda stage: -stage[1])
+        shares = ", ".join(f"{name} {seconds / self.seconds:.0%}" for name, seconds in longest_first)
+        return f"{count / self.seconds:.3g} {unit}/s, busy: {shares}"
+
+    def advise_on_min_score(self, min_score: float) -> str:
+        """What to say if nobody was found because all scores are below ``min_score``."""
+        if self.tracks or self.counts["detections"] or not 0 < self.best_score < min_score:
+            return ""
+        return (
+            f"no {self.skeleton.category} has a score of at least {min_score:g}; the best has {self.best_score:.2f}: "
+            f"--min-score {round_min_score(self.best_score):g} shows it"
+        )
+
+    def unreadable_error(self) -> DataError | None:
+        """An error that names the unreadable sources; None if all could be read."""
+        if not self.unreadable:
+            return None
+        only_images = all(source.kind == "image" for source in self.sources)
+        inputs = pluralize(len(self.sources), "image" if only_images else "input")
+        problem = "could not be read" if only_images else "could not be read completely"
+        names = [source.name for source in self.unreadable]
+        shown = ", ".join(names[:MAX_NAMED_FAILURES]) + (" ..." if len(names) > MAX_NAMED_FAILURES else "")
+        return DataError(f"{len(names)} of {inputs} {problem}: {shown}")
 
 
 def predict(
@@ -103,7 +207,7 @@ def predict(
         require_display()
     sources = _find_inputs(inputs, chosen)
     if chosen.export:
-        choose_format(Path(chosen.export), sources)
+        check_format(Path(chosen.export), sources)
     outputs = choose_outputs(sources, chosen, other_inputs)
     try:
         lines = LinesFile(outputs.lines, resume=chosen.resume) if outputs.lines else None
@@ -111,7 +215,7 @@ def predict(
         loaded = _load(predictor, todo)
         loaded.keep_maps |= bool(outputs.sheets)
         summary = PredictionSummary(sources, loaded.skeleton, done=len(sources) - len(todo))
-        _Run(chosen, outputs, loaded, lines, summary, stop_requested, on_result).predict(todo, progress)
+        _Run(chosen, todo, outputs, loaded, lines, summary, stop_requested, on_result).predict(progress)
     finally:
         for folder in outputs.new_folders:
             with contextlib.suppress(OSError):  # there is something in it
@@ -125,19 +229,20 @@ def predict(
 
 def _find_inputs(inputs: Any, options: PredictionOptions) -> list[Source]:
     """The inputs, each once; ``DataError`` if one is no name, such as an image in memory."""
-    names = [inputs] if is_single_input(inputs) else list(inputs)
-    for name in names:
+    names: list[Any] = []
+    for name in [inputs] if is_single_input(inputs) else inputs:
         if not isinstance(name, (str, os.PathLike, int)):
             raise DataError(
                 f"an input must be a name or the number of a camera, not an object of type {type(name).__name__}; "
                 "Predictor.stream takes images in memory"
             )
-    listed: list[Source] = []
-    if "-" in map(str, names):
-        if sys.stdin is None:
+        if str(name) != "-":
+            names.append(name)
+        elif sys.stdin is None:
             raise DataError("standard input is closed; give the names of files instead of -")
-        listed = parse_standard_input(sys.stdin.buffer.read())
-    sources = find_sources(names, listed=listed, recursive=options.recursive)
+        else:
+            names += parse_standard_input(sys.stdin.buffer.read())
+    sources = find_sources(names, recursive=options.recursive)
     if not sources:
         raise DataError("no input: the list of files is empty")
     for source in sources if options.resume else ():
@@ -166,55 +271,61 @@ def _load(predictor: AnyPredictor, todo: Sequence[Source]) -> Predictor:
     return copy.copy(predictor if isinstance(predictor, Predictor) else predictor(num_images))
 
 
+class _WritingError(DataError):
+    """What was found cannot be written, for another reason than the file system's, such as a size."""
+
+
 @dataclass
 class _Run:
     """Predicts sources, writes what is found, and counts it in the summary."""
 
     options: PredictionOptions
+    todo: list[Source]
     outputs: Outputs
     predictor: Predictor
     lines: LinesFile | None
     summary: PredictionSummary
     stop_requested: Callable[[], bool]
     on_result: Callable[[Result], object] | None
-    writers: list[Write] = field(default_factory=list)
-    """Of the files of all people."""
-    shows: list[Show] = field(default_factory=list)
-    """Of the window."""
     is_ended: bool = False
     """By the caller, or because the user has closed the window."""
 
-    @cached_property
-    def ids(self) -> ImageIds:
-        """Those of all sources."""
-        return ImageIds(self.summary.sources)
-
-    def predict(self, todo: list[Source], progress: bool) -> None:
+    def predict(self, progress: bool) -> None:
         """Predict the sources that are not done."""
-        options, outputs, lines, summary = self.options, self.outputs, self.lines, self.summary
+        options, todo, outputs, lines, summary = self.options, self.todo, self.outputs, self.lines, self.summary
         if summary.done:
             _log.info("already done: %s", pluralize(summary.done, "input"))
         if options.resume:
             files = [resolve_link(Path(file)) for file in outputs.files if not is_standard_output(file)]
             files += itertools.chain.from_iterable(map(outputs.of_source, todo))
             remove_leftovers(*(path for path in files if path.parent.is_dir()))
+        self.numbers = image_numbers(summary.sources)
         with contextlib.ExitStack() as stack:
             stack.enter_context(name_file_in_errors(", ".join([*outputs.files, *outputs.folders])))
             if lines:
                 stack.enter_context(lines.open())
-            of_all = [
-                stack.enter_context(self._open_people_file(name, Path(path))) for name, path in outputs.of_all.items()
-            ]
-            self.writers = [] if options.resume else of_all
-            if options.show:
-                self.shows.append(stack.enter_context(show_in_window(self.stop_requested, self._end)))
-            results = stack.enter_context(contextlib.closing(self._find_people(todo)))
+            of_all = [stack.enter_context(self._open_file_of_all(name)) for name in outputs.of_all]
+            self.writers = [] if options.resume else of_all  # which are made from the lines at the end
+            self.windows = [stack.enter_context(show_in_window(self.stop_requested, self._end))] if options.show else []
+            is_drawn = options.show or outputs.drawings or outputs.sheets
+            blocks = split_into_blocks(todo, self.predictor.settings.batch_size)  # as in evaluation
+            frames = read_frames(
+                itertools.chain.from_iterable(blocks),
+                start=options.start,
+                duration=options.duration,
+                stride=options.stride,
+                stop_requested=self.stop_requested,
+                reduction_of=None if is_drawn else self.predictor.reduction_of,
+            )
+            how = {"track": options.track, "smooth": options.smooth}
+            results = self.predictor.find_people(frames, **how, busy=summary.busy)
+            stack.enter_context(contextlib.closing(results))
             # How many frames a video has is not known before it is read.
             total = len(todo) if all(source.kind == "image" for source in todo) else None
-            bar = stack.enter_context(progress_bar(title="predict", total=total, disable=not progress))
+            self.bar = stack.enter_context(progress_bar(title="predict", total=total, disable=not progress))
             begin = time.perf_counter()
             for source, of_source in itertools.groupby(results, key=lambda result: result.frame.source):
-                self._write_source(source, of_source, bar, is_last=source == todo[-1])
+                self._write_source(source, of_source)
                 if self.is_ended:
                     break
             summary.seconds = time.perf_counter() - begin
@@ -234,107 +345,90 @@ class _Run:
     def _end(self) -> None:
         self.is_ended = True
 
-    def _open_people_file(self, option: str, path: Path) -> contextlib.AbstractContextManager[Write]:
-        skeleton = self.predictor.skeleton
+    def _open_file_of_all(self, option: str) -> contextlib.AbstractContextManager[Write]:
+        path, sources, skeleton = Path(self.outputs.of_all[option]), self.summary.sources, self.predictor.skeleton
         if option == "json":
             return write_json(path)
         if option == "coco":
-            return write_coco(path, self.summary.sources, skeleton)
+            return write_coco(path, sources, skeleton)
         if option == "csv":
             return write_csv(path, skeleton)
-        return write_corrections(path, skeleton, choose_format(path, self.summary.sources))
+        return write_corrections(path, skeleton)
 
-    def _find_people(self, todo: Sequence[Source]) -> Generator[Result, None, None]:
-        options, predictor = self.options, self.predictor
-        is_drawn = options.show or self.outputs.drawings or self.outputs.sheets
-        frames = read_frames(
-            itertools.chain.from_iterable(split_into_blocks(todo, predictor.settings.batch_size)),  # as in evaluation
-            start=options.start,
-            duration=options.duration,
-            stride=options.stride,
-            stop_requested=self.stop_requested,
-            reduction_of=None if is_drawn else predictor.reduction_of,
-        )
-        return predictor.find_people(frames, track=options.track, smooth=options.smooth, busy=self.summary.busy)
-
-    def _write_source(self, source: Source, results: Iterable[Result], bar: Any, is_last: bool) -> None:
+    def _write_source(self, source: Source, results: Iterable[Result]) -> None:
         """Write the outputs of one source, which are complete when this returns.
 
-        If they cannot be written for another reason than the file system's, such as a size that the format does not
-        allow, the source counts as one that could not be read. The line of an image, and that which ends a video, come
-        last: they say that the other outputs are there.
+        The line of an image, and that which ends a video, come last: they say that the other outputs are there.
         """
-        summary, busy = self.summary, self.summary.busy
-        writers, shows = [*self.writers], [*self.shows]
         lines = self.lines if self.lines and source.name not in self.lines.done else None
+        writers, shows = [*self.writers], [*self.windows]
         record: Record = {}
-        num_written = 0
-        is_cut = False
-        unreadable: DataError | None = None  # the first frame that could not be read
-        failure: DataError | None = None  # of writing
-        with contextlib.ExitStack() as files:
-            for result in results:
-                frame, begin = result.frame, time.perf_counter()
-                if result.error is not None:
-                    unreadable = unreadable or result.error
-                elif failure is None:
-                    try:
-                        if not num_written:
-                            self._open_files(source, files, writers, shows)
-                        num_written += 1
+        count = 0
+        try:
+            with contextlib.ExitStack() as files:
+                for result in results:
+                    if result.error is None:
+                        if not count and (path := self.outputs.people.get(source)):
+                            writers.append(files.enter_context(write_json(path)))
+                        if not count and (path := self.outputs.drawings.get(source)):
+                            shows.append(files.enter_context(write_drawing(path)))
                         record = self._write(result, writers, shows)
-                        if lines and frame.number is not None:
+                        count += 1
+                        if lines and "frame" in record:
                             lines.write(record)
-                    except OSError:  # a full disk, for example
-                        raise
-                    except Exception as error:
-                        reason = str(error) if isinstance(error, DataError) else f"{type(error).__name__}: {error}"
-                        text = f"what was found in {source.name} cannot be written: {to_single_line(reason)}"
-                        failure = DataError(text)
-                        files.pop_all().__exit__(DataError, failure, None)  # discards what has been written
-                    seconds = busy.get("drawing and writing", 0.0)
-                    busy["drawing and writing"] = seconds + time.perf_counter() - begin
-                summary.add(result, failure)
-                if self.on_result is not None:
-                    self.on_result(result)
-                if frame.expected and is_last:  # nothing follows this video
-                    bar.total = bar.n + frame.expected
-                bar.update()
-                summary.is_interrupted = self.stop_requested()
-                if summary.is_interrupted or self.is_ended:
-                    self.is_ended = True
-                    is_cut = frame.number is not None and not frame.is_live
+                    if self._has_ended_after(result):
+                        break
+        except _WritingError as error:  # the files of this source are discarded
+            for failed in itertools.chain([result], results):
+                if self._has_ended_after(failed, error):
                     break
-        if not num_written or failure:
             return
-        if is_cut:
+        if not count:
+            return
+        if self.is_ended and "frame" in record and not result.frame.is_live:  # a video that was cut
             for path in self.outputs.of_source(source):
                 path.replace(path.with_stem(f"{path.stem}.part"))
         elif lines and "frame" in record:
-            why = {"error": str(unreadable)} if unreadable else {}
-            lines.write({"file_name": source.name, "frames": num_written} | why)
+            damage = self.summary.unreadable.get(source)
+            why = {"error": str(damage)} if damage else {}
+            lines.write({"file_name": source.name, "frames": count} | why)
         elif lines:
             lines.write(record)
 
-    def _open_files(self, source: Source, files: contextlib.ExitStack, writers: list[Write], shows: list[Show]) -> None:
-        """Open the files that a source has for itself."""
-        if path := self.outputs.people.get(source):
-            writers.append(files.enter_context(write_json(path)))
-        if path := self.outputs.drawings.get(source):
-            shows.append(files.enter_context(write_drawing(path)))
-
     def _write(self, result: Result, writers: Sequence[Write], shows: Sequence[Show]) -> Record:
-        frame = result.frame
+        """Write a result everywhere but into the lines; ``_WritingError`` if a format does not allow it."""
+        frame, begin = result.frame, time.perf_counter()
         sheet = self.outputs.sheets.get(frame.source)
-        if shows or sheet:
-            drawing = result.plot(keypoint_min_score=self.options.keypoint_score, numbers=self.options.numbers)
-            for show in shows:
-                show(frame, drawing)
-            if sheet:
-                assert result.maps is not None  # the predictor keeps them
-                drawn = draw_heatmap_sheet(frame.image, result.maps, result.skeleton, drawing)
-                write_image(sheet if frame.number is None else sheet / f"{frame.number:06d}.jpg", drawn)
-        record = record_of(result, self.ids)
-        for write in writers:
-            write(frame.source, record)
-        return record
+        try:
+            if shows or sheet:
+                drawing = result.plot(keypoint_min_score=self.options.keypoint_score, numbers=self.options.numbers)
+                for show in shows:
+                    show(frame, drawing)
+                if sheet:
+                    assert result.maps is not None  # the predictor keeps them
+                    drawn = draw_heatmap_sheet(frame.image, result.maps, result.skeleton, drawing)
+                    write_image(sheet if frame.number is None else sheet / f"{frame.number:06d}.jpg", drawn)
+            record = record_of(result, self.numbers)
+            for write in writers:
+                write(frame.source, record)
+            return record
+        except OSError:  # a full disk, for example
+            raise
+        except Exception as error:
+            reason = str(error) if isinstance(error, DataError) else f"{type(error).__name__}: {error}"
+            text = f"what was found in {frame.source.name} cannot be written: {to_single_line(reason)}"
+            raise _WritingError(text) from error
+        finally:
+            self.summary.busy["drawing and writing"] += time.perf_counter() - begin
+
+    def _has_ended_after(self, result: Result, failure: DataError | None = None) -> bool:
+        """Count a result that has been written, or the ``failure`` of that; return whether the prediction ends here."""
+        self.summary.add(result, failure)
+        if self.on_result is not None:
+            self.on_result(result)
+        if result.frame.expected and result.frame.source == self.todo[-1]:  # nothing follows this video
+            self.bar.total = self.bar.n + result.frame.expected
+        self.bar.update()
+        self.summary.is_interrupted = self.stop_requested()
+        self.is_ended |= self.summary.is_interrupted
+        return self.is_ended

@@ -1,9 +1,8 @@
-"""From images to people: letterbox, network, average over scales and flip, decoder."""
+"""``Predictor``: from images to people, with one network."""
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import itertools
 import logging
@@ -17,10 +16,19 @@ import numpy as np
 from posenet.errors import ConfigError, DataError
 from posenet.images import REDUCTIONS, ChannelOrder, ImageInput, is_encoded, to_bgr
 from posenet.inference.decoder.decode import decode
-from posenet.inference.image_to_maps import InputBatch, Letterbox, PendingMaps, prepare_inputs, start_network
 from posenet.inference.media.frames import FrameInput, read_frames
 from posenet.inference.media.sources import IN_MEMORY, Frame, find_sources
-from posenet.inference.networks import BackendName, MapFunction, TorchNetwork, load_network
+from posenet.inference.networks import (
+    BackendName,
+    InputBatch,
+    Letterbox,
+    MapFunction,
+    PendingMaps,
+    load_network,
+    prepare_inputs,
+    start_network,
+    wrap_network,
+)
 from posenet.inference.pipeline import predict_frames
 from posenet.inference.result import Result
 from posenet.messages import truncate_for_message
@@ -103,7 +111,7 @@ class Predictor:
                 num_images=num_images,
             )
         else:
-            self.network = _network_in_memory(network, device, amp, backend)
+            self.network = wrap_network(network, device, amp, backend)
         config = config or Config()
         self.settings = override_settings(settings or config.inference, overrides)
         self.skeleton = config.model.skeleton if skeleton is None else load_skeleton(skeleton)
@@ -190,7 +198,7 @@ class Predictor:
             if not (track or smooth):
                 yield from results
                 return
-            from posenet.inference.tracking.results import track_people  # a part that can be removed
+            from posenet.inference.tracking.tracker import track_people  # a part that can be removed
 
             tracking = dataclasses.replace(self.tracking, smooth=self.tracking.smooth or smooth)
             yield from track_people(results, tracking)
@@ -205,19 +213,18 @@ class Predictor:
         return prepare_inputs(self.network, images, self.settings)
 
     def start_network(self, batch: InputBatch) -> PendingMaps:
-        """Start to compute the maps of a batch; with ``keep_maps``, also person mask and keypoint foreground."""
-        return start_network(self.network, batch, self.skeleton, flip=self.settings.flip, all_channels=self.keep_maps)
+        """Start to compute the maps of a batch, averaged over the scales and flip, in ``decoded_cells`` of the largest.
 
-    def run_network(self, batch: InputBatch) -> list[np.ndarray]:
-        """(C, h, w) float32 maps of each image, averaged over the scales, in ``decoded_cells`` of the largest one."""
-        return self.start_network(batch).wait()
+        With ``keep_maps``, they have all channels.
+        """
+        return start_network(self.network, batch, self.skeleton, flip=self.settings.flip, all_channels=self.keep_maps)
 
     def decode_batch(
         self, pending: PendingMaps, maps_of_images: Sequence[np.ndarray], frames: Sequence[Frame]
     ) -> list[Result]:
         """The people in each frame, with keypoints in its pixels, for the maps that ``pending.wait`` has returned."""
         results = []
-        for frame, letterbox, maps in zip(frames, pending.letterboxes, maps_of_images):
+        for frame, letterbox, maps in zip(frames, pending.batch.letterboxes[0], maps_of_images):
             # The decoder's own limit, which is lower, applies before people share keypoints, and so another one would
             # change who gets which.
             people = decode(maps, keypoint_threshold=self.settings.keypoint_threshold, skeleton=self.skeleton)
@@ -227,14 +234,6 @@ class Predictor:
             best_score = people[0].score if people else 0.0
             results.append(Result(frame, letterbox.map_back(kept, frame.size), self.skeleton, kept_maps, best_score))
         return results
-
-    def compute_maps(self, image: ImageInput, channels: ChannelOrder = "bgr") -> np.ndarray:
-        """(C, h, w) float32 maps of an image without its padding, averaged over scales and flip."""
-        predictor = copy.copy(self)
-        predictor.keep_maps = True
-        batch = predictor.prepare_inputs([to_bgr(image, channels)])
-        rows, columns = batch.letterboxes[0][0].image_cells
-        return predictor.run_network(batch)[0][:, :rows, :columns]
 
     def letterbox(self, image_size: tuple[int, int], scale: float = 1.0) -> Letterbox:
         """How an image of (height, width) ``image_size`` is resized and padded."""
@@ -272,36 +271,6 @@ def read_single_image(image: ImageInput, channels: ChannelOrder) -> Frame:
     if frames[0].error is not None:
         raise frames[0].error
     return frames[0]
-
-
-def _network_in_memory(
-    network: nn.Module | MapFunction,
-    device: torch.device | str | None,
-    amp: Amp | Literal["auto"] | None,
-    backend: BackendName,
-) -> MapFunction:
-    if backend not in ("auto", "torch"):
-        raise ConfigError(f"backend {backend!r} runs files; give the path of the checkpoint instead of the network")
-    if not callable(network):
-        raise ConfigError(
-            f"a predictor needs a path, a name of weights, a module or a function, not a {type(network).__name__}"
-        )
-    # A module has ``parameters``; what runs an exported file has not, and must not import PyTorch.
-    if not hasattr(network, "parameters"):
-        return network
-    if not hasattr(network, "heatmaps"):
-        raise ConfigError(
-            f"{type(network).__name__} has no method heatmaps(images), which computes the maps; give a PoseNet, or the "
-            ".module of one that is wrapped"
-        )
-    import torch
-
-    from posenet.devices.precision import select_amp
-
-    module: Any = network
-    weight = next(module.parameters(), torch.empty(0))
-    torch_device = weight.device if device is None or device == "auto" else torch.device(device)
-    return TorchNetwork(module, torch_device, select_amp(torch_device, amp or "off"))
 
 
 def override_settings(settings: InferenceConfig, overrides: dict[str, Any]) -> InferenceConfig:

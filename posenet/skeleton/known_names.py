@@ -61,7 +61,7 @@ def known_twins(names: Sequence[str], category: str = "") -> tuple[Pair, ...]:
     return tuple(
         (names[indices[a]], names[indices[b]])
         for layout, indices in _layouts_of(names, category)
-        for a, b in _number_pairs(layout["twins"])
+        for a, b in layout["twins"]
     )
 
 
@@ -91,7 +91,7 @@ def known_edges(names: Sequence[str], category: str = "") -> list[Pair]:
     name_of = dict(zip(canonical, names))
     chains = [[known for known in chain if known in name_of] for chain in _known_chains()]
     for layout, indices in _layouts_of(names, category):
-        for first, last in _number_pairs(layout.get("chains", "")):
+        for first, last in layout.get("chains", []):
             chains.append([canonical[index] for index in indices[first : last + 1]])
     is_whole_set = len({re.sub(r"\d+", "#", name) for name in names}) == 1
     if not is_whole_set and not _layouts_of(names, category):
@@ -159,11 +159,6 @@ def _layouts_of(names: Sequence[str], category: str) -> list[tuple[dict[str, Any
             if "#" in stem and len(indices) == layout["count"] and is_meant:
                 found.append((layout, sorted(indices, key=lambda index: int(re.findall(r"\d+", names[index])[-1]))))
     return found
-
-
-def _number_pairs(text: str) -> list[tuple[int, int]]:
-    """The numbers in "0-16 1-15"."""
-    return [(int(first), int(last)) for first, last in (item.split("-") for item in text.split())]
 
 
 def _without_side(name: str) -> str:

@@ -20,14 +20,10 @@ BUILT_IN = "coco"
 DEFAULT_SIGMA = 0.05
 """OKS constant of keypoints without one. COCO's are between 0.025 (eyes) and 0.107 (hips)."""
 
-SHORT_NAMES = {
-    "Rsho": "right_shoulder", "Relb": "right_elbow", "Rwri": "right_wrist", "Rhip": "right_hip", "Rkne": "right_knee",
-    "Rank": "right_ankle", "Reye": "right_eye", "Rear": "right_ear",
-    "Lsho": "left_shoulder", "Lelb": "left_elbow", "Lwri": "left_wrist", "Lhip": "left_hip", "Lkne": "left_knee",
-    "Lank": "left_ankle", "Leye": "left_eye", "Lear": "left_ear",
-}  # fmt: skip
-"""The names of keypoints in version 0.5 and before, with those of COCO, by which they are replaced: so
-skeleton files, checkpoints, stores and exported files of those versions can be read."""
+_WORDS = "shoulder elbow wrist hip knee ankle eye ear".split()
+SHORT_NAMES = {f"{side[0].upper()}{word[:3]}": f"{side}_{word}" for side in ("right", "left") for word in _WORDS}
+"""The names of COCO's keypoints in version 0.5 and before, and those by which they are replaced: so skeleton files,
+checkpoints, stores and exported files of those versions can be read."""
 
 _PAIRS = ("parts", "left_right", "drawn")
 _TABLES = ("derived", "sigmas", "layout", "colours")
@@ -42,10 +38,7 @@ _KEYS: dict[str, tuple[Any, str]] = {
 
 
 def load_skeleton(path: Skeleton | str | Path) -> Skeleton:
-    """Read a skeleton file; the built-in skeleton for "coco", and a skeleton as it is.
-
-    ``ConfigError`` if the file is not valid.
-    """
+    """Read a skeleton file, or the built-in one for "coco"; a skeleton is kept. ``ConfigError`` if it is not valid."""
     if isinstance(path, Skeleton):
         return path
     if str(path) == BUILT_IN:
@@ -72,7 +65,11 @@ def skeleton_from_table(table: Mapping[str, Any]) -> Skeleton:
         if not table.get(key) and not (key == "parts" and len(table["keypoints"]) == 1):
             raise ValueError(f"{key} is missing or empty")
     file_names = _parse(table.get("file_names", table["keypoints"]), "file_names")
-    table = {key: value if key == "category" else _replace_names(value) for key, value in table.items()}
+    category = table.get("category", PERSON)
+    text = json.dumps(dict(table), default=str)
+    for short, name in SHORT_NAMES.items():
+        text = text.replace(f'"{short}"', f'"{name}"')
+    table = json.loads(text)
     keypoints = _parse(table["keypoints"], "keypoints")
     pairs: dict[str, Any] = {key: tuple(_parse(pair, key, 2) for pair in table.get(key, ())) for key in _PAIRS}
     derived = {name: _parse(pair, f"derived.{name}", 2) for name, pair in table.get("derived", {}).items()}
@@ -91,7 +88,7 @@ def skeleton_from_table(table: Mapping[str, Any]) -> Skeleton:
         sigmas=tuple(float(sigmas.get(name, DEFAULT_SIGMA)) for name in keypoints),
         layout={name: _parse(value, f"layout.{name}", 2, (int, float)) for name, value in layout.items()},
         colours=colours,
-        category=_parse([table.get("category", PERSON)], "category")[0],
+        category=_parse([category], "category")[0],
         category_id=table.get("category_id", 1),
         mirror=table.get("mirror", True),
     )
@@ -99,17 +96,6 @@ def skeleton_from_table(table: Mapping[str, Any]) -> Skeleton:
     if others:
         raise ValueError(f"no part joins {others[0][0]} to {first[0]}, not even through other keypoints; add one")
     return skeleton
-
-
-def _replace_names(value: Any) -> Any:
-    """A value of a table without ``SHORT_NAMES``: a name, or a list or a table with names in it."""
-    if isinstance(value, str):
-        return SHORT_NAMES.get(value, value)
-    if isinstance(value, (list, tuple)):
-        return list(map(_replace_names, value))
-    if isinstance(value, Mapping):
-        return {_replace_names(key): _replace_names(item) for key, item in value.items()}
-    return value
 
 
 def connected_components(keypoints: Sequence[str], parts: Iterable[tuple[str, str]]) -> list[list[str]]:

@@ -18,11 +18,11 @@ import cv2
 import numpy as np
 
 from posenet.annotations.coco import COCO_CATEGORY
-from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.files import write_atomically
 from posenet.progress_bar import progress_bar
 from posenet.synthetic.scene import render_scene
+from posenet.threads import usable_cores
 
 SPLITS = {"train": 1, "val": 10_000_001}
 """The id of the first image of each split."""

@@ -1,4 +1,4 @@
-"""The guard: which losses and gradients are bad, and what a run does after too many bad steps; ``loop.py`` does it.
+"""The guard: which losses and gradients are bad, and what a run does after too many bad steps; ``run.py`` does it.
 
 A loss is bad if it is not finite, or above its limit: a multiple of its median in the last good steps. The same holds
 for the relative gradient, the gradient norm divided by the loss, which varies less than the norm. Both limits are known
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median_low
 from typing import Any, Literal
 
-from posenet.messages import pluralize, truncate_for_message
+from posenet.messages import pluralize
 from posenet.settings import GuardConfig
 
 MAX_SKIPS = 10
@@ -86,14 +86,9 @@ class Watched:
 
 
 class BadStepPolicy:
-    """Knows the limits of the next step, counts bad steps, and decides what to do. All ranks decide the same.
+    """Knows the limits of the next step, counts bad steps, and decides what to do. All ranks decide the same."""
 
-    ``inputs`` identifies what the size of losses depends on, other than the weights: with others, the history in a
-    checkpoint says nothing.
-    """
-
-    def __init__(self, settings: GuardConfig, inputs: str = "") -> None:
-        self.inputs = inputs
+    def __init__(self, settings: GuardConfig) -> None:
         self.bad_in_a_row = 0
         self.good_since_roll_back: int | None = None
         """None if the run has not returned to a checkpoint, or has recovered since."""
@@ -134,26 +129,18 @@ class BadStepPolicy:
             "good_since_roll_back": self.good_since_roll_back,
             "losses": self.loss.values,
             "relative_gradients": self.relative_gradient.values,
-            "inputs": self.inputs,
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue the counts and the history of a checkpoint; see ``restore_history``."""
-        for key in ("bad_in_a_row", "good_since_roll_back"):
-            count = state[key]
-            if not ((type(count) is int and count >= 0) or (count is None and key == "good_since_roll_back")):
-                raise ValueError(f"guard.{key} is {truncate_for_message(count)}")
-            setattr(self, key, count)
-        self.restore_history(state)
+    def restore_counts(self, state: Mapping[str, Any]) -> None:
+        """Continue the counts of a checkpoint."""
+        since = state["good_since_roll_back"]
+        self.bad_in_a_row = int(state["bad_in_a_row"])
+        self.good_since_roll_back = None if since is None else int(since)
 
     def restore_history(self, state: Mapping[str, Any]) -> None:
-        """Continue the history of a checkpoint, or begin without one if it has none or other ``inputs``.
-
-        ``ValueError`` if it is not valid.
-        """
-        is_continued = state.get("inputs") == self.inputs
+        """Continue the history of a checkpoint; begin without one if it has none. ``ValueError`` if it is not valid."""
         for watched, key in ((self.loss, "losses"), (self.relative_gradient, "relative_gradients")):
-            values = [float(value) for value in state[key]] if is_continued else []
+            values = [float(value) for value in state.get(key, [])]
             if not all(0 < value < math.inf for value in values):
                 raise ValueError(f"guard.{key} has values that are not positive or not finite")
             watched.values = values[-HISTORY:]

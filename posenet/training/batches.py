@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from posenet.data.dataset import Batch, PoseDataset, training_set
-from posenet.data.loader import BatchLoader
-from posenet.data.sampler import TrainSampler, validation_batches
+from posenet.data.loader import BatchLoader, TrainSampler, validation_batches
 from posenet.data.store_list import StoreList
 from posenet.devices.device import supports_pinned_memory
 from posenet.devices.parallel import Runtime

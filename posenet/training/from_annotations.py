@@ -12,13 +12,14 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from posenet.annotations.find_annotations import find_annotations
-from posenet.checkpoints.folder import CheckpointFolder, refuse_run_in_use, run_lock
-from posenet.data.annotations_to_stores import SKELETON_FILE, StorePlan, update_stores
+from posenet.checkpoints.folder import CheckpointFolder, run_lock
+from posenet.data.build import SKELETON_FILE, StorePlan, update_stores
 from posenet.data.store import Store
 from posenet.errors import CheckpointError, ConfigError
 from posenet.files import read_input, write_atomically
@@ -29,7 +30,7 @@ from posenet.settings import Config, load_config
 from posenet.settings.reading import DATA_KEYS, apply_override
 from posenet.settings.sections import nearest_height
 from posenet.skeleton import COCO
-from posenet.training.run_settings import RUNS_FOLDER, name_of_run, require_weights_to_train
+from posenet.training.inputs import RUNS_FOLDER, require_weights_to_train
 from posenet.visualization.sheets import draw_label_sheet
 
 SOURCE_FILE = "source.txt"
@@ -40,6 +41,11 @@ FEW_IMAGES = 20
 """An AP of fewer images depends on chance more than on the network."""
 LOW_AP = 0.01
 """Below this AP, a run names what to try."""
+
+PLAIN_NAME = re.compile(
+    "data|dataset|annotations|result|train|val(id)?|person_keypoints.*|_annotations.*", re.IGNORECASE
+)
+"""What annotation files are called that are not told from others by their names: a run takes that of the folder."""
 
 _log = logging.getLogger(__name__)
 
@@ -88,7 +94,6 @@ def prepare(
     named = _skeleton_of_overrides(source, settings, overrides)
     folder = Path(settings.checkpoint.path or RUNS_FOLDER / name_of_run(source))
     files = folder / "data"
-    refuse_run_in_use(folder)
     is_started = CheckpointFolder(folder).has_checkpoints()
     if is_started:
         _refuse_other_annotations(folder, source, train_file)
@@ -124,6 +129,15 @@ def prepare(
     # A text in JSON is one in TOML, too.
     pairs = tuple(f"{key}={json.dumps(value, ensure_ascii=False, default=str)}" for key, value in values.items())
     return PreparedData(folder, pairs, stored_images, files / "val.json", settings, plan.skeleton, warnings)
+
+
+def name_of_run(source: Path) -> str:
+    """The name of the folder or file; that of the folder for a file called data.yaml, train.json and so on."""
+    path = source.resolve()
+    if path.is_dir():
+        return path.name
+    names = (path.stem, *(folder.name for folder in path.parents))
+    return next((name for name in names if name and not PLAIN_NAME.fullmatch(name)), "run")
 
 
 def _is_set(key: str, overrides: Sequence[str]) -> bool:

@@ -1,4 +1,4 @@
-"""What a run reports: callbacks for its logs and for the code of a user."""
+"""What a run reports: its lines in the log, its progress bar, and callbacks for its files and the code of a user."""
 
 from __future__ import annotations
 
@@ -9,26 +9,44 @@ import logging
 import logging.handlers
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from tqdm import tqdm
 
 from posenet.checkpoints.folder import LOCK_FILE
+from posenet.data.store_list import count_background
+from posenet.devices.device import peak_memory, total_memory
+from posenet.devices.parallel import Runtime
 from posenet.errors import ConfigError, DataError, PosenetError
 from posenet.extensions import load_extension
 from posenet.files import write_atomically
 from posenet.images import write_image
-from posenet.messages import MessageFormatter, to_single_line
+from posenet.messages import MessageFormatter, pluralize, to_single_line
+from posenet.progress_bar import progress_bar
 from posenet.settings import Config, LogConfig, config_to_toml
 from posenet.settings.reading import SETTINGS_FILE
+from posenet.settings.sections import advise_on_height
+from posenet.training.bad_steps import BadValue
+from posenet.training.inputs import describe_paths
+from posenet.training.optimizer import lr_factor
 from posenet.visualization.curves import CURVES_FILE, LOG_FILE, has_matplotlib, write_curves
+
+if TYPE_CHECKING:
+    from posenet.training.run import Run
 
 TEXT_LOG = "log.txt"
 DRAWINGS_FOLDER = "pictures"
 SAMPLES_FILE = "samples.jpg"
 """Some training samples as the network gets them; see ``train._draw_samples``."""
+EPOCH_LINE_SCORES = ("train_loss", "val_loss", "AP", "AR")
+"""Scores in the text log's line of an epoch. ``log.jsonl`` has all scores."""
+LARGE_ON_CPU = 2e13
+"""From this product of parameters and pixels of a step on, which its time is proportional to, a run on a CPU names a
+smaller network. Two cores take about 13 seconds for it."""
 
 _log = logging.getLogger(__name__)
 _package_logger = logging.getLogger("posenet")
@@ -41,6 +59,52 @@ def refuse_files_of_others(folder: Path) -> None:
     for name in (TEXT_LOG, LOG_FILE, CURVES_FILE, SAMPLES_FILE, SETTINGS_FILE):
         if (folder / name).is_file():
             raise DataError(f"{folder / name} was not written by a run; move it, or set checkpoint.path=DIR")
+
+
+@contextlib.contextmanager
+def text_log() -> Iterator[Callable[[Path], None]]:
+    """Keeps all messages of the package within this context; the function that it gives writes them to ``log.txt``.
+
+    It writes those so far and all later ones into a folder, and an error that ends the context, which the caller
+    reports. The handlers that others have installed get the messages that they would get without it.
+    """
+    messages = logging.handlers.MemoryHandler(0)  # it remembers all messages until it has a target
+    messages.setLevel(logging.INFO)
+    level, shown_level = _package_logger.level, _package_logger.getEffectiveLevel()
+    others = [*_package_logger.handlers, *logging.getLogger().handlers]
+
+    def is_shown(record: logging.LogRecord) -> bool:
+        """Whether a record would be logged without this context."""
+        return record.levelno >= shown_level or record.name.partition(".")[0] != _package_logger.name
+
+    def open_file(folder: Path) -> None:
+        file = logging.FileHandler(folder / TEXT_LOG, encoding="utf-8")
+        file.setFormatter(MessageFormatter("%(asctime)s  %(mark)s%(message)s", "%Y-%m-%d %H:%M:%S"))
+        # By default a full disk prints a traceback for every message. The other logs warn of it.
+        file.handleError = lambda record: None  # type: ignore[method-assign]
+        messages.setTarget(file)
+        messages.flush()
+
+    for handler in others:
+        handler.addFilter(is_shown)
+    _package_logger.setLevel(min(logging.INFO, shown_level))
+    _package_logger.addHandler(messages)
+    try:
+        yield open_file
+    except Exception as error:
+        text = to_single_line(str(error) if isinstance(error, PosenetError) else repr(error))
+        messages.handle(logging.LogRecord(_log.name, logging.ERROR, "", 0, text, None, None))
+        raise
+    finally:
+        _package_logger.removeHandler(messages)
+        _package_logger.setLevel(level)
+        for handler in others:
+            handler.removeFilter(is_shown)
+        file = messages.target
+        messages.close()
+        if file is not None:
+            with contextlib.suppress(OSError):  # of a full disk
+                file.close()
 
 
 class TrainingCallback:
@@ -88,15 +152,14 @@ def callbacks_of_run(settings: LogConfig) -> list[TrainingCallback]:
     A name stands for an object, or for a class or function that makes one from nothing. ``ConfigError`` if it cannot be
     imported, or stands for something else.
     """
-    logs: list[TrainingCallback] = [RunFiles(), DrawingFiles()]
+    logs: list[TrainingCallback] = [RunFiles()]
     if settings.tensorboard:
         try:
             importlib.import_module("torch.utils.tensorboard")
         except ImportError:
             if settings.tensorboard is True:
-                _log.info(
-                    "TensorBoard is not installed, so no events are written; pip install 'simplepose[tensorboard]'"
-                )
+                remedy = "pip install 'simplepose[tensorboard]'"
+                _log.info("TensorBoard is not installed, so no events are written; %s", remedy)
         else:
             logs.append(TensorBoard())
     if has_matplotlib():
@@ -111,54 +174,6 @@ def callbacks_of_run(settings: LogConfig) -> list[TrainingCallback]:
             )
         logs.append(callback)
     return logs
-
-
-@contextlib.contextmanager
-def text_log() -> Iterator[Callable[[Path], None]]:
-    """Keeps all messages of the package within this context; the function that it gives writes them to ``log.txt``.
-
-    It writes those so far and all later ones into a folder, and an error that ends the context, which the caller
-    reports. The handlers that others have installed get the messages that they would get without it.
-    """
-    messages = logging.handlers.MemoryHandler(0)  # it remembers all messages until it has a target
-    messages.setLevel(logging.INFO)
-    level, shown_level = _package_logger.level, _package_logger.getEffectiveLevel()
-    others = [*_package_logger.handlers, *logging.getLogger().handlers]
-    files: list[logging.FileHandler] = []
-
-    def is_shown(record: logging.LogRecord) -> bool:
-        """Whether a record would be logged without this context."""
-        return record.levelno >= shown_level or record.name.partition(".")[0] != _package_logger.name
-
-    def open_file(folder: Path) -> None:
-        file = logging.FileHandler(folder / TEXT_LOG, encoding="utf-8")
-        file.setFormatter(MessageFormatter("%(asctime)s  %(mark)s%(message)s", "%Y-%m-%d %H:%M:%S"))
-        # By default a full disk prints a traceback for every message. The other logs warn of it.
-        file.handleError = lambda record: None  # type: ignore[method-assign]
-        messages.setTarget(file)
-        messages.flush()
-        files.append(file)
-
-    for handler in others:
-        handler.addFilter(is_shown)
-    _package_logger.setLevel(min(logging.INFO, shown_level))
-    _package_logger.addHandler(messages)
-    try:
-        yield open_file
-    except Exception as error:
-        text = to_single_line(str(error) if isinstance(error, PosenetError) else repr(error))
-        for file in files:
-            file.handle(logging.LogRecord(_log.name, logging.ERROR, "", 0, text, None, None))
-        raise
-    finally:
-        _package_logger.removeHandler(messages)
-        _package_logger.setLevel(level)
-        for handler in others:
-            handler.removeFilter(is_shown)
-        messages.close()
-        for file in files:
-            with contextlib.suppress(OSError):  # of a full disk
-                file.close()
 
 
 class MeasurementLog(TrainingCallback):
@@ -178,7 +193,7 @@ class MeasurementLog(TrainingCallback):
 
 
 class RunFiles(MeasurementLog):
-    """Writes ``settings.toml``, an experiment, and one line of ``log.jsonl`` for every measurement.
+    """Writes ``settings.toml``, an experiment, a line of ``log.jsonl`` for every measurement, and the drawings.
 
     Numbers that are not finite become null.
     """
@@ -187,6 +202,10 @@ class RunFiles(MeasurementLog):
         start = "# All settings of a run; to compare it with another one: posenet config FOLDER OTHER_FOLDER\n\n"
         write_atomically(folder / SETTINGS_FILE, (start + config_to_toml(config)).encode("utf-8", "surrogateescape"))
         self.file = open(folder / LOG_FILE, "a", encoding="utf-8")  # noqa: SIM115
+        self.drawings = folder / DRAWINGS_FOLDER
+
+    def on_drawing(self, step: int, name: str, image: np.ndarray) -> None:
+        write_image(self.drawings / f"{name}.jpg", image)
 
     def on_end(self) -> None:
         self.file.close()
@@ -204,16 +223,6 @@ def _without_nan(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_without_nan(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-class DrawingFiles(TrainingCallback):
-    """Writes every drawing as ``pictures/NAME.jpg``. Apart from ``RunFiles``, whose own failure a run says, too."""
-
-    def on_start(self, config: Config, folder: Path) -> None:
-        self.folder = folder / DRAWINGS_FOLDER
-
-    def on_drawing(self, step: int, name: str, image: np.ndarray) -> None:
-        write_image(self.folder / f"{name}.jpg", image)
 
 
 class TensorBoard(MeasurementLog):
@@ -244,3 +253,176 @@ class Curves(TrainingCallback):
 
     def on_epoch(self, step: int, values: Mapping[str, Any]) -> None:
         write_curves(self.folder)
+
+
+class Report:
+    """Reports the start of a run, its steps and epochs, and its end. All ranks call it; rank 0 alone has callbacks.
+
+    ``says_next`` says whether the last line names the next command, and ``--resume`` continues a stopped run. It is
+    false for a run on annotations, which the same command continues.
+    """
+
+    def __init__(self, run: Run, callbacks: Sequence[TrainingCallback], says_next: bool) -> None:
+        self.run = run
+        self.callbacks = callbacks
+        self.says_next = says_next
+        self._started: list[TrainingCallback] = []
+        self._warned: list[TrainingCallback] = []
+
+    def describe_run(self, is_new: bool) -> None:
+        """Log the network, the data and the length of the run; its validation and folder; what may be wrong with it."""
+        run, config, data = self.run, self.run.config, self.run.train_data
+        parameters = sum(parameter.numel() for parameter in run.network.parameters())
+        samples = data.num_images - count_background(data) if config.data.framing == "image" else len(data)
+        length = f"{pluralize(config.train.epochs, 'epoch')} of {pluralize(run.batches.steps_per_epoch, 'step')}"
+        _log.info(
+            f"Training {pluralize(config.model.stacks, 'stack')} of width {config.model.width} "
+            f"({parameters / 1e6:.1f} M parameters) on {pluralize(samples, 'sample')} of "
+            f"{describe_paths(config.data.train)}, {length}"
+        )
+        validation = "no validation loss (data.val)" if run.val_data is None else "validation loss after every epoch"
+        if run.coco_validation is not None:
+            every = config.train.evaluate_every
+            validation += f", AP after every {pluralize(every, 'epoch').removeprefix('1 ')} and the last"
+        _log.info("The run is in %s; %s", run.folder.path, validation)
+        on_network = advise_on_network(config, parameters) if is_new and run.runtime.device.type == "cpu" else ""
+        for advice in filter(None, (on_network, advise_on_height(config))):
+            _log.warning(advice)
+
+    def start(self) -> None:
+        """Call ``on_start`` of each callback, up to the first that raises an exception."""
+        for callback in self.callbacks:
+            callback.on_start(self.run.config, self.run.folder.path)
+            self._started.append(callback)
+
+    def call(self, method: str, *args: Any) -> None:
+        """Call another method of each callback; warn of the first exception of each."""
+        for callback in self._started:
+            try:
+                getattr(callback, method)(*args)
+            except Exception as error:  # the code of a user can raise anything
+                if callback not in self._warned:
+                    self._warned.append(callback)
+                    name, reason = type(callback).__name__, f"{type(error).__name__}: {error}"
+                    _log.warning("the callback %s failed, and training continues: %s", name, reason)
+
+    def close(self) -> None:
+        """End the callbacks that were started, the last first."""
+        self._started.reverse()
+        self.call("on_end")
+
+    def epoch_bar(self) -> tqdm[Any]:
+        """The bar over the steps of the current epoch."""
+        self._epoch_began = time.monotonic(), self.run.progress.total_steps
+        progress, steps = self.run.progress, self.run.batches.steps_per_epoch
+        title = f"epoch {progress.epoch + 1}/{self.run.config.train.epochs}"
+        return progress_bar(title=title, total=steps, unit="step", done=progress.step, leave=False)
+
+    def step(self, bar: tqdm[Any], lr: float) -> None:
+        """Report a step if one is due."""
+        run, progress = self.run, self.run.progress
+        bar.update()
+        if progress.total_steps % run.config.log.every_steps and progress.step < run.batches.steps_per_epoch:
+            return
+        loss = progress.mean_loss
+        speed = run.batches.read_speed()
+        speed["samples_per_s"] *= run.runtime.world_size
+        bar.set_postfix_str(
+            f"loss {math.nan if loss is None else loss:.2f}, lr {lr:.1e}, "
+            f"{speed['samples_per_s']:.1f} samples/s, data wait {speed['data_wait']:.0%}"
+        )
+        means = {"terms": run.train_step.terms.read(), "gradient_norm": run.train_step.gradient_norm.read()}
+        values = {"epoch": progress.epoch, "loss": loss, "lr": lr, **speed, **means, **self._memory()}
+        self.call("on_step", progress.total_steps, values)
+
+    def skipped_step(self, bad: BadValue, image_ids: Sequence[int]) -> None:
+        """Report the bad value of a skipped step, and its images."""
+        step = self.run.progress.total_steps
+        _log.warning("Step %d skipped: %s %g is %s; image ids %s", step, bad.name, bad.value, bad.reason, image_ids)
+        values = {"name": bad.name, "value": str(bad.value), "limit": bad.limit, "reason": bad.reason}
+        self.call("on_skip", step, values | {"image_ids": image_ids})
+
+    def epoch(self, epoch: int, scores: dict[str, Any]) -> None:
+        """Report the scores of an epoch, its losses, and what was wrong in it."""
+        run, progress = self.run, self.run.progress
+        values: dict[str, Any] = {"epoch": epoch, "train_loss": progress.mean_loss} | scores
+        self.call("on_epoch", progress.total_steps, values)
+        texts = [f"{name} {values[name]:.4f}" for name in EPOCH_LINE_SCORES if values.get(name) is not None]
+        if memory := self._memory():
+            texts.append(f"memory {memory['memory_gib']:.1f} GiB ({memory['memory_share']:.0%} of the device's)")
+        _log.info("Epoch %d of %d  %s  (%s)", epoch, run.config.train.epochs, "  ".join(texts), self._times(epoch))
+        if progress.skipped:
+            _log.warning(
+                f"epoch {epoch}: {progress.skipped} of {progress.step} steps were skipped: a bad loss or gradient, or "
+                "a loss scale of fp16 that was too large"
+            )
+        if values["val_loss"] is not None and not math.isfinite(values["val_loss"]):
+            _log.warning("epoch %d: the validation loss is not finite; lower optim.lr", epoch)
+
+    def _times(self, epoch: int) -> str:
+        """The duration of an epoch with its validation, and the time left: ``01:23, 45:00 left``."""
+        began, first_step = self._epoch_began
+        seconds = time.monotonic() - began
+        share = (self.run.progress.total_steps - first_step) / self.run.batches.steps_per_epoch  # less where resumed
+        left = self.run.config.train.epochs - epoch
+        took = tqdm.format_interval(seconds)
+        return f"{took}, {tqdm.format_interval(seconds / share * left)} left" if left and share else took
+
+    def stopped(self, has_done_max_steps: bool) -> None:
+        """Report where a run was stopped that can continue, and how."""
+        progress = self.run.progress
+        how = "--resume" if self.says_next else "the same command"
+        if has_done_max_steps:
+            how += " with more --max-steps, or without,"
+        position = f"step {progress.total_steps} (epoch {progress.epoch + 1})"
+        _log.info("Stopped after %s, saved in %s; %s continues", position, self.run.folder.last, how)
+
+    def end(self) -> None:
+        """Report why the run has ended, its best score, and the checkpoint to use."""
+        run, progress, folder = self.run, self.run.progress, self.run.folder
+        why = f"Stopped early after {pluralize(progress.stale, 'score')} without a better one"
+        if progress.epoch >= run.config.train.epochs:
+            why = f"Finished {pluralize(run.config.train.epochs, 'epoch')}"
+        scores = [f"{name} {score:.4f}" for name, score in progress.best_score.items()]
+        best = f"Best {scores[0]}: {folder.best}" if scores else f"The weights: {folder.last}"
+        command = f"posenet predict IMAGES --checkpoint {folder.best if scores else folder.last}"
+        if run.config.model.network:
+            command += f" --set model.network={run.config.model.network}"
+        _log.info("%s. %s%s", why, best, f"; next: {command}" if self.says_next else "")
+
+    def _memory(self) -> dict[str, float]:
+        """The most memory of the device that tensors had so far, in GiB, and its share; empty if it does not tell."""
+        peak, total = peak_memory(self.run.runtime.device), total_memory(self.run.runtime.device)
+        if peak is None or total is None:
+            return {}
+        return {"memory_gib": round(peak / 2**30, 2), "memory_share": round(peak / total, 3)}
+
+
+def describe_lr(config: Config, world_size: int) -> str:
+    """``learning rate 0.001 (optim.lr x 4 processes) for steps of 32 samples``."""
+    optim, average = config.optim, config.average
+    samples = config.train.batch_size * world_size * optim.accumulate
+    key, rates = ("average.cycle_lr", average.cycle_lr) if average.cycle_epochs else ("optim.lr", (optim.lr,))
+    lr = " to ".join(f"{rate * lr_factor(optim, world_size):g}" for rate in rates)
+    rule = f" x {pluralize(world_size, 'process', 'processes')}" if optim.scale_lr else ", not scaled"
+    return f"learning rate {lr} ({key}{rule}) for steps of {samples} samples"
+
+
+def advise_on_network(config: Config, parameters: int) -> str:
+    """What to say about a network that is large for a CPU; empty for others."""
+    images = config.train.batch_size * config.optim.accumulate
+    height, width = config.train.size
+    if parameters * images * height * width <= LARGE_ON_CPU:
+        return ""
+    return (
+        f"{parameters / 1e6:.1f} M parameters on {pluralize(images, 'image')} of {width} x {height} are many for a "
+        "CPU: a step may take minutes; --config tiny is a small network, and posenet config lists all experiments"
+    )
+
+
+def advise_on_devices(runtime: Runtime, device: str) -> str:
+    """What to say where one of several accelerators trains and nobody has chosen it; empty otherwise."""
+    count = torch.accelerator.device_count()
+    if count < 2 or device != "auto" or runtime.device.type == "cpu" or type(runtime) is not Runtime:
+        return ""
+    return f"this machine has {count} devices, of which one trains; posenet train-distributed --nproc {count} uses all"

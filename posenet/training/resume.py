@@ -1,4 +1,4 @@
-"""Resuming: which checkpoint a run continues, with which settings, and the state that is saved and restored.
+"""Resuming: how far a run is, which checkpoint it continues, with which settings, and the state that is saved.
 
 The parts of a run do not know how they are saved: ``state_of`` reads their values, and ``restore_run`` writes them.
 """
@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import re
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from posenet.checkpoints.file import FORMAT, read_checkpoint
 from posenet.checkpoints.folder import CheckpointFolder
@@ -24,16 +25,116 @@ from posenet.errors import CheckpointError, ConfigError
 from posenet.messages import is_out_of_memory, pluralize, truncate_for_message
 from posenet.settings import Config, config_differences, config_to_dict, load_config
 from posenet.settings.earlier import require_same_constants
-from posenet.training.freezing import names_to_freeze
-from posenet.training.optimizer import restore_optimizer
-from posenet.training.progress import Progress
-from posenet.training.run import Run
-from posenet.training.run_settings import Experiment, config_of_new_run, with_settings
+from posenet.training.inputs import VALIDATION_LABELS, Experiment, config_of_new_run, loss_inputs, with_settings
+from posenet.training.optimizer import names_to_freeze, restore_optimizer
+
+if TYPE_CHECKING:
+    from posenet.training.run import Run
 
 Checkpoint = tuple[Path, dict[str, Any]]
 """The path and the content of a checkpoint."""
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass
+class Progress:
+    """The position of a run. Checkpoints contain all of it."""
+
+    epoch: int = 0
+    """Completed epochs."""
+    step: int = 0
+    """Completed steps of the current epoch."""
+    total_steps: int = 0
+    """Steps since the start of the run, skipped ones included."""
+    loss_sum: float = 0.0
+    """Sum of the losses of this epoch's steps that were not skipped."""
+    loss_steps: int = 0
+    """Number of these steps."""
+    skipped: int = 0
+    """Number of the steps of this epoch that were skipped."""
+    replaced: int = 0
+    """Unreadable samples of this epoch that were replaced by others."""
+    best: float = -math.inf
+    """Best score so far; greater is better."""
+    stale: int = 0
+    """Scores since the best one."""
+    best_kind: str = ""
+    """Kind of the score: "AP" or "val_loss"."""
+    best_loss: float = math.inf
+    """Validation loss of the epoch with the best score, which decides between equal ones."""
+    resumed: str = ""
+    """The checkpoint or folder that the command names to continue from."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value: Any = getattr(self, field.name)
+            kinds: Any = {int: int, float: (int, float), str: str}[type(field.default)]
+            if not isinstance(value, kinds) or (kinds is int and value < 0):
+                raise ValueError(f"{field.name} is {truncate_for_message(value)}")  # in a checkpoint
+
+    @property
+    def mean_loss(self) -> float | None:
+        """Mean loss of this epoch's steps so far; None if all were skipped."""
+        return self.loss_sum / self.loss_steps if self.loss_steps else None
+
+    @property
+    def best_score(self) -> dict[str, float]:
+        """The best score by its kind, in its own sign; empty if there is none."""
+        if not math.isfinite(self.best):
+            return {}
+        return {self.best_kind: -self.best if self.best_kind == "val_loss" else self.best}
+
+    def count_step(self, loss: float | None) -> None:
+        """Count a step with this loss; None if it was skipped."""
+        self.step += 1
+        self.total_steps += 1
+        if loss is None:
+            self.skipped += 1
+        else:
+            self.loss_sum += loss
+            self.loss_steps += 1
+
+    def start_next_epoch(self) -> None:
+        self.epoch += 1
+        self.step = self.loss_steps = self.skipped = self.replaced = 0
+        self.loss_sum = 0.0
+
+    def forget_scores(self) -> None:
+        self.best, self.best_loss, self.best_kind, self.stale = -math.inf, math.inf, "", 0
+
+    def record_score(self, kind: str, value: float | None, val_loss: float | None = None) -> bool:
+        """Record the score of an epoch, None if there is none; return whether the epoch is the best so far.
+
+        A ``kind`` is "AP", which should be high, or "val_loss", which should be low. Of epochs with the same score, the
+        one with the lowest validation loss is the best, but it does not count as a better score.
+        """
+        if kind != self.best_kind:
+            self.forget_scores()
+            self.best_kind = kind
+        if value is None:
+            return False
+        score = -value if kind == "val_loss" else value
+        loss = math.inf if val_loss is None or math.isnan(val_loss) else val_loss
+        is_better = score > self.best
+        is_best = is_better or (score == self.best and loss < self.best_loss)
+        self.stale = 0 if is_better else self.stale + 1
+        if is_best:
+            self.best, self.best_loss = score, loss
+        return is_best
+
+    def rescale_epoch(self, old_steps: int, new_steps: int) -> None:
+        """Keep the completed share of an epoch that has another number of steps now.
+
+        ``ValueError`` if more steps are done than the epoch had.
+        """
+        if type(old_steps) is not int or not self.step <= old_steps:
+            raise ValueError(f"step {self.step} of an epoch of {truncate_for_message(old_steps)} steps")
+        if old_steps != new_steps:
+            new_step = self.step * new_steps // old_steps
+            message = "An epoch had %d steps and now has %d: step %d of it becomes step %d"
+            _log.info(message, old_steps, new_steps, self.step, new_step)
+            self.step = new_step
 
 
 def find_checkpoint(folder: Path, resume: bool | str | Path, restarted: bool = False) -> Checkpoint | None:
@@ -138,42 +239,38 @@ def state_of(run: Run) -> dict[str, Any]:
         "progress": dataclasses.asdict(run.progress),
         "steps_per_epoch": run.batches.steps_per_epoch,
         "config": config_to_dict(run.config),
+        "contents": run.contents,
         "world_size": run.runtime.world_size,
-        "validation": run.validation_digest,
     }
-    if run.model.teacher is not None:
-        state["teacher"] = run.model.teacher.digest
     if average is not None:
         state["average"] = {"count": average.count, "epochs": average.epochs, "trained": {}}
-    if average is not None and average.count:
-        state["model"] = weights | average.values
-        trained = {name: weights[name] for name in average.values}
-        state["average"] |= {"kind": average.settings.kind, "trained": trained}
+        if average.count:
+            state["model"] = weights | average.values
+            trained = {name: weights[name] for name in average.values}
+            state["average"] |= {"kind": average.settings.kind, "trained": trained}
     return state
 
 
 def restore_run(run: Run, checkpoint: Checkpoint) -> None:
     """Continue the run of a checkpoint, whose epochs may have had another number of steps.
 
-    Without the ``best.pth`` of its best score, as in another folder, or with other validation data it forgets that
-    score.
-    ``CheckpointError`` if the checkpoint belongs to another network, optimizer or teacher, or is not valid.
+    Without the ``best.pth`` of its best score, as in another folder, or with other validation labels it forgets that
+    score. ``CheckpointError`` if the checkpoint belongs to another network, optimizer or teacher, or is not valid.
     """
     path, state = checkpoint
-    teacher = run.model.teacher
-    if teacher is not None and state.get("teacher", teacher.digest) != teacher.digest:
-        raise CheckpointError(
-            f"{path} was trained with another teacher than the file that train.teacher names now; restore that file, "
-            "or start a new run in another folder with train.weights=FILE"
-        )
     try:
-        restore_weights(run, path, state)
-        run.bad_steps.restore(state["guard"])
+        before = state.get("contents", {})  # which a version before 0.7 does not save
+        changed = [name for name, value in run.contents.items() if before.get(name, value) != value]
+        if "train.teacher" in changed:
+            raise CheckpointError(
+                f"{path} was trained with another teacher than the file that train.teacher names now; restore that "
+                "file, or start a new run in another folder with train.weights=FILE"
+            )
+        restore_weights(run, checkpoint)
+        run.bad_steps.restore_counts(state["guard"])
         run.progress = Progress(**state["progress"])
         run.progress.rescale_epoch(state["steps_per_epoch"], run.batches.steps_per_epoch)
-        before, now = state.get("world_size", run.runtime.world_size), run.runtime.world_size
-        if before != now:
-            _log.info("The run had %s and continues with %d", pluralize(before, "process", "processes"), now)
+        world_size = state.get("world_size", run.runtime.world_size)
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError) as error:
         if is_out_of_memory(error):
             raise  # the checkpoint is not damaged
@@ -181,11 +278,14 @@ def restore_run(run: Run, checkpoint: Checkpoint) -> None:
             f"{path} contains no valid run ({truncate_for_message(error)}); use an older checkpoint"
         ) from error
     run.writer.saved_step = run.progress.total_steps
+    if changed:
+        _log.info("Changed since the checkpoint was saved: %s", ", ".join(changed))
+    if world_size != run.runtime.world_size:
+        processes = pluralize(world_size, "process", "processes")
+        _log.info("The run had %s and continues with %d", processes, run.runtime.world_size)
     if not is_last(run, path) and not _has_best_of(run, state):
         run.progress.forget_scores()
-    saved = str(state.get("validation"))
-    is_digest = re.fullmatch("[0-9a-f]{64}", saved)  # versions before 0.7 wrote a text that may be as long, or nothing
-    if run.progress.best_score and is_digest and saved != run.validation_digest:
+    if run.progress.best_score and VALIDATION_LABELS in changed:
         run.progress.forget_scores()
         _log.warning("The validation data have changed: the scores of earlier epochs count no more")
     position = f"epoch {run.progress.epoch + 1}, step {run.progress.step} of {run.batches.steps_per_epoch}"
@@ -205,21 +305,32 @@ def _has_best_of(run: Run, state: dict[str, Any]) -> bool:
         return False
 
 
-def restore_weights(run: Run, path: Path, state: Mapping[str, Any]) -> None:
-    """Restore the weights, their average, the state of the optimizer and the loss scale from a checkpoint.
+def restore_weights(run: Run, checkpoint: Checkpoint) -> None:
+    """Restore the weights, their average, the state of the optimizer, the loss scale and what the guard knows.
 
     ``CheckpointError`` if it has other parameters or another optimizer.
     """
-    _require_same_frozen_parameters(run, path, state)
-    trained = {**state["model"], **state.get("average", {}).get("trained", {})}  # "model" may be the average
+    path, state = checkpoint
+    saved = config_of_checkpoint(state, path) or Config()
+    # The state of an optimizer knows its parameters by their numbers among those that are not frozen. So with others it
+    # belongs to other parameters, perhaps of equal shapes.
+    frozen_before = names_to_freeze(run.network, saved.train.freeze)
+    frozen_now = {name for name, parameter in run.network.named_parameters() if not parameter.requires_grad}
+    if changed := sorted(frozen_before ^ frozen_now):
+        verb = "froze" if changed[0] in frozen_before else "did not freeze"
+        raise CheckpointError(
+            f"{path} was saved by a run that {verb} {changed[0]}; keep its train.freeze, or "
+            "start a new run in another folder with train.weights=FILE"
+        )
+    average = state.get("average", {})
+    trained = {**state["model"], **average.get("trained", {})}  # "model" may be the average
     weights = extract_weights({"model": trained, "config": state["config"]}, path)
     require_usable_weights(weights, path)
     run.network.load_state_dict(weights)
     if run.average is not None:
-        saved = state.get("average", {})
-        is_continued = saved.get("kind", run.average.settings.kind) == run.average.settings.kind
-        saved = saved if is_continued else {}
-        run.average.restore(state["model"], saved.get("count", 0), saved.get("epochs", 0))
+        kind = run.average.settings.kind
+        average = average if average.get("kind", kind) == kind else {}
+        run.average.restore(state["model"], average.get("count", 0), average.get("epochs", 0))
     try:
         restore_optimizer(run.optimizer, state["optimizer"])
     except (ValueError, KeyError) as error:
@@ -231,20 +342,7 @@ def restore_weights(run: Run, path: Path, state: Mapping[str, Any]) -> None:
     is_dynamic = run.scaler.is_enabled() and run.scaler.get_backoff_factor() < 1
     if is_dynamic and state["scaler"].get("backoff_factor", 1) < 1:
         run.scaler.load_state_dict(state["scaler"])
-
-
-def _require_same_frozen_parameters(run: Run, path: Path, state: Mapping[str, Any]) -> None:
-    """Raise ``CheckpointError`` if the run of a checkpoint has frozen other parameters.
-
-    The state of an optimizer knows its parameters by their numbers among those that are not frozen. So with others it
-    belongs to other parameters, perhaps of equal shapes.
-    """
-    saved = config_of_checkpoint(state, path) or Config()
-    frozen_before = names_to_freeze(run.network, saved.train.freeze)
-    frozen_now = {name for name, parameter in run.network.named_parameters() if not parameter.requires_grad}
-    if changed := sorted(frozen_before ^ frozen_now):
-        verb = "froze" if changed[0] in frozen_before else "did not freeze"
-        raise CheckpointError(
-            f"{path} was saved by a run that {verb} {changed[0]}; keep its train.freeze, or "
-            "start a new run in another folder with train.weights=FILE"
-        )
+    # Losses of other data or another network have another size, so the history of the guard says nothing.
+    inputs_before = loss_inputs(saved, state.get("contents", {})), state.get("world_size")
+    is_same = inputs_before == (loss_inputs(run.config, run.contents), run.runtime.world_size)
+    run.bad_steps.restore_history(state["guard"] if is_same else {})

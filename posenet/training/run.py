@@ -1,65 +1,105 @@
-"""A run: its parts, which are made from the settings."""
+"""A training run: its parts, and its loops over epochs and steps.
+
+All ranks go through the loops together. Before every step they decide in ``_vote`` whether to save, to stop or to fail.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
-import torch
-
-from posenet.checkpoints.folder import CheckpointFolder
+from posenet.checkpoints.folder import CheckpointFolder, CheckpointWriter
 from posenet.checkpoints.weights import load_weights
-from posenet.checkpoints.writer import CheckpointWriter
-from posenet.data.store_list import StoreList
-from posenet.data.targets import TargetRenderer
+from posenet.data.dataset import Batch
 from posenet.devices.parallel import Runtime
-from posenet.devices.precision import make_grad_scaler, select_training_mode
-from posenet.errors import ConfigError
+from posenet.devices.precision import make_grad_scaler
+from posenet.devices.signals import StopRequested
+from posenet.errors import ConfigError, PosenetError, TrainingError
+from posenet.messages import pluralize
 from posenet.model.build import build_network
 from posenet.model.posenet import PoseNet
 from posenet.settings import INPUT_MULTIPLE, Config
-from posenet.training.bad_steps import BadStepPolicy
-from posenet.training.batches import make_step_batches, make_validation_loader
-from posenet.training.fingerprints import (
+from posenet.training.bad_steps import MAX_SKIPS, BadStepPolicy
+from posenet.training.batches import (
+    errors_of_data,
+    log_unreadable,
+    make_step_batches,
+    make_validation_loader,
+    too_many_unreadable,
+)
+from posenet.training.inputs import (
     describe_contents,
     describe_inputs,
-    digest_of_loss_inputs,
-    digest_of_validation,
+    open_train_data,
+    open_val_data,
+    refuse_trained_images,
     require_same_run,
 )
-from posenet.training.freezing import freeze
-from posenet.training.loss import make_loss
-from posenet.training.optimizer import make_optimizer
-from posenet.training.progress import Progress
-from posenet.training.run_data import open_train_data, open_val_data, refuse_trained_images
-from posenet.training.step import ModelWithLoss, TrainStep
+from posenet.training.log import Report
+from posenet.training.optimizer import freeze, learning_rate, make_optimizer, set_lr, set_train_mode
+from posenet.training.resume import Progress, restore_weights, state_of
+from posenet.training.step import BatchNormStatistics, StepResult, TrainStep, build_model
 from posenet.training.teacher import load_teacher
-from posenet.training.validation import CocoValidation
+from posenet.training.validation import CocoValidation, validation_loss
 from posenet.training.weight_averaging import WeightAverage
 
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class TrainingResult:
+    """Where a run is when ``train`` returns."""
+
+    folder: Path
+    """Folder of the run: ``last.pth``, ``best.pth``, ``log.txt``, ``log.jsonl`` and so on."""
+    finished: bool
+    """Whether all epochs were completed. False after a stop signal, ``max_steps`` or early stopping."""
+    epochs: int
+    """Completed epochs."""
+    steps: int
+    """Optimizer steps since the start of the run, skipped ones included."""
+    best: dict[str, float]
+    """The score of ``best.pth`` by name, "AP" or "val_loss"; empty if there is none."""
+    stopped: bool = False
+    """Whether a stop signal has ended the run early; ``resume`` continues it."""
+    stopped_early: bool = False
+    """Whether the run has ended because its scores did not become better any more (``train.patience``)."""
+
+
 class Run:
-    """The parts of a run at its start, on the device of the runtime.
+    """The parts of a run on the device of the runtime, and its loops, which can be interrupted at any step.
 
     Args:
         config: the settings, with values in place of "auto".
         folder: of the run.
         is_new: the run does not continue a checkpoint, so it starts from ``train.weights``.
         max_steps: the argument of ``train``, which must be the same on all ranks.
+        stop_requested: whether a stop signal has arrived on this rank.
 
     Raises:
         PosenetError: a setting or a file cannot be used, or differs between the ranks.
         OtherRankError: one of these on another rank.
     """
 
-    def __init__(self, config: Config, runtime: Runtime, folder: Path, is_new: bool, max_steps: int) -> None:
+    def __init__(
+        self,
+        config: Config,
+        runtime: Runtime,
+        folder: Path,
+        is_new: bool,
+        max_steps: int,
+        stop_requested: Callable[[], bool],
+    ) -> None:
         on_all = runtime.run_on_all  # for what may fail on some ranks only
         self.config = config
         self.runtime = runtime
+        self.max_steps = max_steps
+        self.stop_requested = stop_requested
         self.progress = Progress()
         self.folder = CheckpointFolder(folder, config.checkpoint.keep)
         self.writer = CheckpointWriter(self.folder, config.checkpoint)
@@ -69,31 +109,37 @@ class Run:
         self.model = build_model(config, self.network, runtime.device)
         self.optimizer = on_all(lambda: make_optimizer(self.network, config.optim))
         self.model.teacher = on_all(lambda: load_teacher(config, runtime.device))
-        # What computes the AP; None without images for it.
-        self.coco_validation = on_all(lambda: _make_coco_validation(config, self.network, runtime, self.train_data))
+        self.coco_validation = on_all(self._make_coco_validation)  # None without images for an AP
         self.batches = on_all(lambda: make_step_batches(config, self.train_data, runtime))
-        val_data, coco = self.val_data, self.coco_validation
+        val_data, coco, teacher = self.val_data, self.coco_validation, self.model.teacher
         self.validation_batches = None if val_data is None else make_validation_loader(config, val_data, runtime)
 
         # The ranks are compared. From here on, all have the weights of rank 0.
-        contents = on_all(
-            lambda: describe_contents(config, self.train_data, val_data, self.model.teacher, has_ap=coco is not None)
-        )
-        inputs = describe_inputs(config, contents | {"--max-steps": max_steps})
-        require_same_run(runtime, inputs)
-        self.validation_digest = digest_of_validation(val_data, coco.split if coco else None)
+        split, digest = coco.split if coco else None, teacher.digest if teacher else None
+        self.contents = on_all(lambda: describe_contents(config, self.train_data, val_data, split, digest))
+        require_same_run(runtime, describe_inputs(config, self.contents | {"--max-steps": max_steps}))
         self.wrapped_model = runtime.wrap(self.model)
         is_averaged = config.average.kind != "off"
         self.average = on_all(lambda: WeightAverage(self.network, config.average) if is_averaged else None)
         self.scaler = make_grad_scaler(runtime.device, self.model.amp, config.train.loss_scale)
-        self.bad_steps = BadStepPolicy(config.guard, digest_of_loss_inputs(inputs, runtime.world_size))
+        self.bad_steps = BadStepPolicy(config.guard)
         self.train_step = TrainStep(
             self.wrapped_model, self.optimizer, self.scaler, self.bad_steps, runtime, config.optim.max_grad_norm
         )
+        self._batch_norm = BatchNormStatistics(self.model)
 
-    def network_to_validate(self) -> contextlib.AbstractContextManager[None]:
-        """A context in which the network has the weights that are validated and saved as ``model``."""
-        return contextlib.nullcontext() if self.average is None else self.average.applied()
+    def _make_coco_validation(self) -> CocoValidation | None:
+        """What computes the AP; None if the settings name no images for it."""
+        data, train = self.config.data, self.config.train
+        if not (data.val_images and data.val_annotations and train.evaluate_every):
+            if train.patience and not data.val:
+                raise ConfigError(
+                    "train.patience needs a score; set data.val, or data.val_images and data.val_annotations"
+                )
+            return None
+        validation = CocoValidation(self.config, self.network, self.runtime)
+        refuse_trained_images(self.config, self.train_data, [image for image, _ in validation.share])
+        return validation
 
     def close(self) -> None:
         """End the data workers, and close the data."""
@@ -101,40 +147,219 @@ class Run:
             if part is not None:
                 part.close()
 
+    def train(self, report: Report) -> TrainingResult:
+        """Train to the last epoch, to ``max_steps`` or to a stop signal.
+
+        Raises:
+            TrainingError: the loss explodes again shortly after a return to a checkpoint.
+            CheckpointError: the last checkpoint could not be written.
+            DataError, ConfigError: the samples or validation images cannot be read any more, the data workers or
+                ``data.transform`` have failed; the run has been saved.
+            OtherRankError: one of these on another rank.
+        """
+        progress, num_epochs = self.progress, self.config.train.epochs
+        is_complete = True
+        if progress.epoch >= num_epochs:
+            done = pluralize(progress.epoch, "epoch")
+            _log.info("%s has completed %s; --epochs with a larger number continues it", self.folder.path, done)
+        else:
+            while is_complete and progress.epoch < num_epochs and not self._must_stop_early():
+                is_complete = self._train_one_epoch(report) and self._finish_epoch(report)
+            if not is_complete:
+                self.save()
+            self.writer.finish()
+            if is_complete:
+                report.end()
+            else:
+                report.stopped(self._has_done_max_steps())
+        finished = progress.epoch >= num_epochs
+        return TrainingResult(
+            folder=self.folder.path,
+            finished=finished,
+            epochs=progress.epoch,
+            steps=progress.total_steps,
+            best=progress.best_score,
+            stopped=not (is_complete or self._has_done_max_steps()),
+            stopped_early=is_complete and not finished,
+        )
+
+    def _train_one_epoch(self, report: Report) -> bool:
+        """Train from the current step to the end of the epoch; return False if the run was stopped before that."""
+        progress, steps = self.progress, self.batches.steps_per_epoch
+        set_train_mode(self.model)
+        self.batches.restart_meter()
+        with report.epoch_bar() as bar:
+            while progress.step < steps:
+                batches = self._take_batches()
+                if batches is None:
+                    return False
+                # Warmup, then the schedule of ``optim.schedule``.
+                lr = learning_rate(self.config, self.runtime.world_size, progress.epoch, progress.step, steps)
+                set_lr(self.optimizer, lr)
+                result = self.train_step(batches)
+                progress.count_step(result.loss)
+                if result.loss is not None:
+                    self.bad_steps.next_action(bad=False)
+                    if self.average is not None:
+                        self.average.after_step()
+                elif result.bad is not None:
+                    self._react(result, batches, report)
+                report.step(bar, lr)
+        self._vote()  # if a save is due, it happens here; a validation asks again whether to stop
+        return True
+
+    def _take_batches(self) -> list[Batch] | None:
+        """The batches of this rank for the next step; None if the run has to stop. Else all ranks fail together."""
+        batches: list[Batch] = []
+        error: PosenetError | None = None
+        try:
+            with errors_of_data():
+                batches = self.batches.take_step(self.progress.epoch, self.progress.step)
+        except PosenetError as caught:
+            if not self.stop_requested():  # the signal may have ended the data workers too
+                error = caught
+        must_stop = self._vote(error, log_unreadable(batches))
+        return None if must_stop else batches
+
+    def _vote(self, error: PosenetError | None = None, num_replaced: int = 0) -> bool:
+        """Decide with the other ranks whether to fail, to save and to stop; return whether to stop.
+
+        Args:
+            error: why this rank cannot continue, if it cannot. The run is saved before all ranks end with an error.
+            num_replaced: unreadable samples that were replaced since the last call.
+        """
+        progress, batches = self.progress, self.batches
+        # If ``max_steps`` is the last step of an epoch, the run stops in ``train``, after the validation.
+        steps_done = self._has_done_max_steps() and progress.step < batches.steps_per_epoch
+        stop_due = self.stop_requested() or steps_done
+        save_due = self.runtime.is_main and self.writer.is_due(progress.total_steps)
+        stop, save, failed, replaced = self.runtime.sum_over_ranks(stop_due, save_due, error is not None, num_replaced)
+        too_many = too_many_unreadable(progress.replaced + replaced, batches.samples_per_epoch) if replaced else None
+        if failed or too_many:
+            self._save_before_failing()
+            self.runtime.raise_on_all(error or too_many)
+        # Not while steps are bad: a return to a checkpoint must find weights from before them.
+        if save and not stop and not self.bad_steps.bad_in_a_row:
+            self.save()
+        if not stop:  # a stopped run has not done the step; when resumed, it reads and counts these samples again
+            progress.replaced += replaced
+        return bool(stop)
+
+    def _react(self, result: StepResult, batches: Sequence[Batch], report: Report) -> None:
+        """Report a bad step, and act on it."""
+        # If only some ranks have a bad loss, their images are the cause. A bad gradient norm is the same on all ranks.
+        own = result.bad, [image_id for batch in batches for image_id in batch.image_ids.tolist()]
+        votes = [vote for vote in self.runtime.gather_objects(own) if vote[0].is_own]
+        bad, image_ids = votes[0][0], [image_id for _, ids in votes for image_id in ids]
+        report.skipped_step(bad, image_ids)
+        action = self.bad_steps.next_action(bad=True)
+        if action == "fail":
+            self.runtime.raise_on_all(
+                TrainingError(
+                    f"the loss explodes again after a return to a checkpoint (step {self.progress.total_steps}, "
+                    f"{bad.name} {bad.value:g}, {bad.reason}); lower optim.lr, look at images {image_ids}, or raise "
+                    "guard.factor if such values are right"
+                )
+            )
+        if action == "roll back":
+            self._return_to_checkpoint()
+
+    def _return_to_checkpoint(self) -> None:
+        """Restore the weights of the last checkpoint, but continue with the next batches."""
+        find = functools.partial(self.folder.newest_intact, lambda state: not state["guard"]["bad_in_a_row"])
+        found = self.runtime.broadcast_object(self.runtime.run_on_main(find))
+        if found is None:
+            self.runtime.raise_on_all(
+                TrainingError(
+                    f"{MAX_SKIPS} steps in a row were skipped before the first checkpoint; lower "
+                    "optim.lr or raise optim.warmup_epochs"
+                )
+            )
+        _log.warning("%d steps skipped in a row: returning to %s", MAX_SKIPS, found[0])
+        restore_weights(self, found)
+
+    def _finish_epoch(self, report: Report) -> bool:
+        """Validate, log and save; return False, with the epoch still unfinished, after a stop signal."""
+        progress = self.progress
+        epoch = progress.epoch + 1
+        if self.average is not None:
+            self.average.after_epoch(epoch)
+        try:
+            # The network has the weights that are saved as ``model``.
+            with contextlib.nullcontext() if self.average is None else self.average.applied():
+                scores = self._validate(epoch, report)
+        except StopRequested:
+            return False
+        except PosenetError:  # on all ranks
+            self._save_before_failing()
+            raise
+        report.epoch(epoch, scores)
+        kind = "val_loss" if self.coco_validation is None else "AP"
+        before = progress.best, progress.best_loss, progress.best_kind
+        is_best = progress.record_score(kind, scores.get(kind), scores["val_loss"])
+        progress.start_next_epoch()
+        # Not while steps are bad, as in ``_vote``; but a run that ends is always saved.
+        is_over = progress.epoch >= self.config.train.epochs or self._must_stop_early()
+        if is_best or is_over or not self.bad_steps.bad_in_a_row:
+            is_saved = self.save(is_best)
+            if is_best and self.runtime.sum_over_ranks(not is_saved) != [0]:  # then best.pth is still that of before
+                progress.best, progress.best_loss, progress.best_kind = before
+        return True
+
+    def _validate(self, epoch: int, report: Report) -> dict[str, Any]:
+        """The validation loss, None without validation samples, and every few epochs COCO's scores."""
+        settings, runtime = self.config.train, self.runtime
+        # The BatchNorm statistics differ between the ranks. A checkpoint contains those of rank 0, so all ranks
+        # validate with them.
+        statistics = self._batch_norm.read()
+        runtime.broadcast_tensors(statistics)
+        self._batch_norm.write(statistics)
+        self.model.eval()
+        scores: dict[str, Any] = {"val_loss": None}
+        if self.validation_batches is not None:
+            scores["val_loss"] = validation_loss(
+                self.wrapped_model, self.validation_batches, runtime, self.stop_requested
+            )
+        if self.coco_validation and (epoch % settings.evaluate_every == 0 or epoch == settings.epochs):
+            coco_scores, drawing = self.coco_validation(self.stop_requested)
+            scores |= coco_scores
+            if drawing is not None:
+                report.call("on_drawing", self.progress.total_steps, f"epoch_{epoch:04d}", drawing)
+        return scores
+
+    def save(self, best: bool = False) -> bool:
+        """Save everything that a resumed run needs, as step-N.pth and last.pth, and best.pth if it is the ``best``.
+
+        All ranks call it. False on rank 0 if the files could not be written.
+        """
+        if not self.runtime.is_main:
+            return True
+        return self.writer.save(state_of(self), self.progress.total_steps, best)
+
+    def _save_before_failing(self) -> None:
+        """Save the run before all ranks end with an error of the data. All ranks call this at the same step.
+
+        A run without a step leaves no checkpoint, so that the same command can start it.
+        """
+        if self.progress.total_steps:
+            self.save()
+        # The launcher ends all processes when one ends, so no rank may end before rank 0 has written the file.
+        self.runtime.sum_over_ranks(0)
+
+    def _has_done_max_steps(self) -> bool:
+        return 0 < self.max_steps <= self.progress.total_steps
+
+    def _must_stop_early(self) -> bool:
+        return 0 < self.config.train.patience <= self.progress.stale
+
 
 def _make_network(config: Config, runtime: Runtime, is_new: bool) -> PoseNet:
     """The network, with the initial weights and the frozen parameters of the settings."""
     if config.train.batch_size * runtime.world_size < 2 and max(config.train.size) == INPUT_MULTIPLE:
-        raise ConfigError("parallel.sync_bn has one sample to compute statistics from; set train.batch_size=2 or more")
+        raise ConfigError("BatchNorm has one cell to compute statistics from; set train.batch_size=2 or more")
     network = build_network(config)
     if config.train.weights and is_new and runtime.is_main:  # ``wrap`` sends them to the other ranks
         _log.info("Fine-tuning. %s", load_weights(network, config.train.weights, config.model.skeleton))
     if frozen := freeze(network, config.train.freeze):
         _log.info("Frozen: %d of %d parameters", len(frozen), sum(1 for _ in network.parameters()))
     return cast(PoseNet, runtime.convert_sync_batch_norm(network)) if config.parallel.sync_bn else network
-
-
-def _make_coco_validation(
-    config: Config, network: PoseNet, runtime: Runtime, train_data: StoreList
-) -> CocoValidation | None:
-    """What computes the AP; None if the settings name no images for it."""
-    data = config.data
-    if not (data.val_images and data.val_annotations and config.train.evaluate_every):
-        if config.train.patience and not data.val:
-            raise ConfigError("train.patience needs a score; set data.val, or data.val_images and data.val_annotations")
-        return None
-    validation = CocoValidation(config, network, runtime)
-    refuse_trained_images(config, train_data, [image for image, _ in validation.share])
-    return validation
-
-
-def build_model(config: Config, network: PoseNet, device: torch.device) -> ModelWithLoss:
-    """The network with targets and loss, moved to a device in the configured precision and memory format."""
-    mode = select_training_mode(device, config.train)
-    network.channels_last = mode.channels_last
-    layout = torch.channels_last if mode.channels_last else torch.contiguous_format
-    network.to(device=device, memory_format=layout)  # type: ignore[call-overload]
-    model = ModelWithLoss(network, TargetRenderer.from_config(config), make_loss(config), mode.amp, mode.channels_last)
-    if config.parallel.compile:
-        model.compile()
-    return model

@@ -22,13 +22,14 @@ from torch.optim import Optimizer
 from posenet.data.dataset import Batch
 from posenet.data.targets import TargetRenderer
 from posenet.devices.parallel import Runtime
-from posenet.devices.precision import Amp, autocast
+from posenet.devices.precision import Amp, autocast, select_training_mode
 from posenet.errors import ConfigError
 from posenet.model.layers import images_to_input
 from posenet.model.posenet import PoseNet
+from posenet.settings import Config
 from posenet.training.bad_steps import BadStepPolicy, BadValue
-from posenet.training.freezing import batch_norm_layers
-from posenet.training.loss import Loss, sum_per_image
+from posenet.training.loss import Loss, make_loss, sum_per_image
+from posenet.training.optimizer import batch_norm_layers
 from posenet.training.teacher import Teacher
 
 
@@ -122,6 +123,18 @@ class ModelWithLoss(nn.Module):
                 f"({len(images)},), a value for each image, or ({len(images)}, ...), terms of which it is the sum"
             )
         return terms.float()
+
+
+def build_model(config: Config, network: PoseNet, device: torch.device) -> ModelWithLoss:
+    """The network with targets and loss, moved to a device in the configured precision and memory format."""
+    mode = select_training_mode(device, config.train)
+    network.channels_last = mode.channels_last
+    layout = torch.channels_last if mode.channels_last else torch.contiguous_format
+    network.to(device=device, memory_format=layout)  # type: ignore[call-overload]
+    model = ModelWithLoss(network, TargetRenderer.from_config(config), make_loss(config), mode.amp, mode.channels_last)
+    if config.parallel.compile:
+        model.compile()
+    return model
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """``train``: a training run from its settings to its last checkpoint.
 
-It reads the settings and the checkpoint (``run_settings.py``, ``resume.py``), builds the run (``run.py``), and goes
-through its epochs and steps (``loop.py``); ``step.py`` is one step.
+It prepares the stores of annotations (``from_annotations.py``), reads the settings and the checkpoint (``inputs.py``,
+``resume.py``), and builds the run and goes through its epochs and steps (``run.py``); ``step.py`` is one step.
 """
 
 from __future__ import annotations
@@ -21,45 +21,34 @@ from posenet.checkpoints.folder import RunStatusFile, run_lock
 from posenet.data.dataset import training_set
 from posenet.data.targets import TargetRenderer
 from posenet.devices.device import cudnn_flags, deterministic_algorithms, select_device
-from posenet.devices.launch import is_restarted
 from posenet.devices.parallel import Runtime
 from posenet.devices.precision import describe_training_mode, select_training_mode
-from posenet.devices.ranks import run_in_all_processes
+from posenet.devices.ranks import is_restarted, run_in_all_processes
 from posenet.devices.signals import catch_stop_signals
 from posenet.errors import ConfigError
 from posenet.images import write_image
 from posenet.messages import to_single_line
 from posenet.progress_bar import hide_progress
 from posenet.settings import OptimConfig
-from posenet.settings.sections import advise_on_height
 from posenet.training import from_annotations
+from posenet.training.inputs import Experiment, folder_of_run, with_settings
 from posenet.training.log import (
     SAMPLES_FILE,
+    Report,
     TrainingCallback,
+    advise_on_devices,
     callbacks_of_run,
+    describe_lr,
     refuse_files_of_others,
     text_log,
 )
-from posenet.training.loop import TrainingLoop, TrainingResult
-from posenet.training.report import Report, advise_on_devices, advise_on_network, describe_lr
 from posenet.training.resume import config_of_run, find_checkpoint, is_last, restore_run
-from posenet.training.run import Run
-from posenet.training.run_settings import Experiment, folder_of_run, with_settings
+from posenet.training.run import Run, TrainingResult
 from posenet.visualization.sheets import sheet_of_samples
 
 _log = logging.getLogger(__name__)
 _training_thread = threading.RLock()
 """Held while a thread trains, which may start a run within a run, for example in a callback."""
-
-
-def _renew_training_thread() -> None:
-    """In a forked process, whose other threads are gone with what they held."""
-    global _training_thread
-    _training_thread = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_renew_training_thread)
 
 
 @run_in_all_processes("runtime")
@@ -121,37 +110,52 @@ def train(
         raise ConfigError(f"resume is {resume!r}; give True, False, or the path of a checkpoint or of a run's folder")
     runtime = runtime or Runtime()
     pairs = [overrides] if isinstance(overrides, str) else list(overrides)
-    sources = {"images": images, "val": val, "val_images": val_images}
 
-    def prepare_data() -> from_annotations.PreparedData | None:
-        """The stores of annotations; None of an experiment, which has stores."""
+    def prepare_data() -> tuple[from_annotations.PreparedData, Experiment, list[str]] | None:
+        """The stores of annotations, the experiment of a run on them and its overrides; None of an experiment."""
+        sources = {"images": images, "val": val, "val_images": val_images}
         if not are_annotations(config):
+            if prepare or any(value is not None for value in (*sources.values(), experiment)):
+                raise ConfigError(
+                    "images, val, val_images, experiment and prepare belong to annotations; give these as first "
+                    "argument"
+                )
             return None
         if not isinstance(resume, bool):
             raise ConfigError("with annotations, a run continues in its folder; leave out --resume PATH")
         data = from_annotations.prepare(config, pairs, experiment=experiment, **sources)
         if prepare:
             from_annotations.show_labels(data, "the same call without prepare=True")
-        return data
-
-    def choose_experiment() -> tuple[Experiment, list[str]]:
-        """The experiment of the run on the data, and its overrides."""
-        assert data is not None
+            return data, None, []
         has_accelerator = select_device(data.settings.train.device).type != "cpu"
-        return from_annotations.choose_experiment(data, pairs, experiment, has_accelerator)
+        return data, *from_annotations.choose_experiment(data, pairs, experiment, has_accelerator)
 
     with runtime.explain_errors():
-        data = runtime.broadcast_object(runtime.run_on_main(prepare_data))
-        if data is None and (prepare or any(value is not None for value in (*sources.values(), experiment))):
-            raise ConfigError(
-                "images, val, val_images, experiment and prepare belong to annotations; give these as first argument"
-            )
-        if data is not None:
-            if prepare:
-                return TrainingResult(data.folder, finished=False, epochs=0, steps=0, best={})
-            config, pairs = runtime.broadcast_object(runtime.run_on_main(choose_experiment))
-            resume = data.is_started
+        prepared = runtime.broadcast_object(runtime.run_on_main(prepare_data))
+    if prepared is None:
+        return _train(config, pairs, resume, warmup, max_steps, callbacks, progress, runtime, says_next=True)
+    data, config, pairs = prepared
+    if prepare:
+        return TrainingResult(data.folder, finished=False, epochs=0, steps=0, best={})
+    resume = data.is_started
+    result = _train(config, pairs, resume, warmup, max_steps, callbacks, progress, runtime, says_next=False)
+    if runtime.is_main and (result.finished or result.stopped_early):
+        from_annotations.conclude(data, progress)
+    return result
 
+
+def _train(
+    experiment: Experiment,
+    overrides: Sequence[str],
+    resume: bool | str | Path,
+    warmup: bool,
+    max_steps: int,
+    callbacks: Sequence[TrainingCallback],
+    progress: bool,
+    runtime: Runtime,
+    says_next: bool,
+) -> TrainingResult:
+    """Train on stores. For ``says_next`` see ``Report``, for the others ``train``."""
     with contextlib.ExitStack() as at_end:
         # What the run changes in its process: all threads share PyTorch's random numbers and the logs of the package.
         if not _training_thread.acquire(blocking=False):
@@ -165,12 +169,12 @@ def train(
 
         # The settings, with those of the checkpoint, which rank 0 looks for. Nobody else writes into the folder from
         # here on.
-        folder = runtime.run_on_all(lambda: folder_of_run(config, pairs, resume))
+        folder = runtime.run_on_all(lambda: folder_of_run(experiment, overrides, resume))
         runtime.run_on_main(lambda: refuse_files_of_others(folder))
         runtime.run_on_main(lambda: at_end.enter_context(run_lock(folder)))
-        restarted = is_restarted(os.environ)
-        checkpoint = runtime.broadcast_object(runtime.run_on_main(lambda: find_checkpoint(folder, resume, restarted)))
-        settings = runtime.run_on_all(lambda: config_of_run(config, pairs, folder, checkpoint))
+        find = functools.partial(find_checkpoint, folder, resume, is_restarted(os.environ))
+        checkpoint = runtime.broadcast_object(runtime.run_on_main(find))
+        settings = runtime.run_on_all(lambda: config_of_run(experiment, overrides, folder, checkpoint))
         if warmup and not settings.optim.warmup_epochs:
             settings = with_settings(settings, "optim", warmup_epochs=OptimConfig.warmup_epochs)
         runtime.select_device(settings.train.device)
@@ -180,21 +184,19 @@ def train(
         at_end.enter_context(deterministic_algorithms(settings.train.deterministic))
         at_end.enter_context(cudnn_flags(benchmark=True, tf32=settings.train.tf32))
         torch.default_generator.manual_seed(settings.train.seed)
-        _log.info("%s; %s", describe_training_mode(runtime.device, settings.train), describe_lr(settings, runtime))
+        mode = describe_training_mode(runtime.device, settings.train)
+        _log.info("%s; %s", mode, describe_lr(settings, runtime.world_size))
         if advice := advise_on_devices(runtime, settings.train.device):
             _log.info(advice)
         # Values in place of "auto", so that a resumed run keeps them.
         settings = with_settings(settings, "train", **select_training_mode(runtime.device, settings.train)._asdict())
 
-        # The parts.
-        run = Run(settings, runtime, folder, checkpoint is None, max_steps)
+        # The parts, and what a checkpoint contains of them.
+        run = Run(settings, runtime, folder, checkpoint is None, max_steps, stop_requested)
         at_end.callback(run.close)
         own_logs = runtime.run_on_main(lambda: callbacks_of_run(settings.log)) or []
-        report = Report(run, [*own_logs, *callbacks] if runtime.is_main else [], says_next=data is None)
-        report.describe_run()
-        network_advice = advise_on_network(run) if checkpoint is None else ""
-        for advice in filter(None, (network_advice, advise_on_height(settings))):
-            _log.warning(advice)
+        report = Report(run, [*own_logs, *callbacks] if runtime.is_main else [], says_next)
+        report.describe_run(is_new=checkpoint is None)
         if checkpoint is not None:
             runtime.run_on_all(functools.partial(restore_run, run, checkpoint))
         run.progress.resumed = "" if isinstance(resume, bool) else str(resume)
@@ -211,15 +213,12 @@ def train(
         runtime.run_on_main(open_files)
 
         # The loops over epochs and steps.
-        loop = TrainingLoop(run, report, stop_requested, max_steps)
         if checkpoint is not None and not is_last(run, checkpoint[0]):
-            loop.save()  # from now on, --resume continues this run, not another one of the folder
+            run.save()  # from now on, --resume continues this run, not another one of the folder
         checkpoint = None  # free the memory
-        result = loop.train()
+        result = run.train(report)
         if status is not None and result.stopped:
             status.final = "stopped"
-    if data is not None and runtime.is_main and (result.finished or result.stopped_early):
-        from_annotations.conclude(data, progress)
     return result
 
 

@@ -12,7 +12,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
 from posenet.errors import ConfigError
 from posenet.settings import AverageConfig
-from posenet.training.freezing import batch_norm_layers
+from posenet.training.optimizer import batch_norm_layers
 
 
 class WeightAverage:

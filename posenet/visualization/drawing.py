@@ -78,22 +78,20 @@ def draw_people(
         ValueError: ``people`` are something else.
     """
     drawing = to_bgr(image, channels).copy()
-    shown = [(index, person.within(MAX_COORDINATE)) for index, person in enumerate(to_people(people))]
-    is_tracked = any(person.id is not None for _, person in shown)
-    shown = [(index, person) for index, person in reversed(shown) if person.score >= min_score]
-    for index, person in shown:
+    everybody = [person.within(MAX_COORDINATE) for person in to_people(people)]
+    is_tracked = any(person.id is not None for person in everybody)
+    numbered = [(person, number if person.id is None else person.id) for number, person in enumerate(everybody, 1)]
+    shown = [(person, number) for person, number in reversed(numbered) if person.score >= min_score]
+    for person, number in shown:
         skeleton = person.skeleton
         if is_tracked or not (skeleton.left_right or skeleton.colours):
-            number = index + 1 if person.id is None else person.id
             colours = [_person_colour(number)] * skeleton.num_keypoints
         else:
             colours = _side_colours(skeleton)
         _draw_person(drawing, person, colours, _visible_keypoints(person, keypoint_min_score))
-        if person.id is not None and not numbers:
-            _draw_number(drawing, person, person.id)
-    if numbers:  # after all people, who would hide them
-        for index, person in shown:
-            _draw_number(drawing, person, index + 1 if person.id is None else person.id)
+    for person, number in shown:  # after all people, who would hide them
+        if numbers or person.id is not None:
+            _draw_number(drawing, person, number)
     return drawing.view(Drawing)
 
 
@@ -111,7 +109,11 @@ def _draw_person(drawing: np.ndarray, person: Person, colours: list[Colour], is_
     """Draw limbs, then keypoints. All outlines of limbs come first, so that no outline crosses a limb."""
     skeleton = person.skeleton
     has_many = skeleton.num_keypoints > MANY_KEYPOINTS
-    width = 1 if has_many else _choose_line_width(drawing, person)
+    left, top, right, bottom = person.box
+    size = _size_of(drawing)
+    # A fiftieth of the person's size, within limits that depend on the size of the drawing.
+    width = round(float(np.clip(max(right - left, bottom - top) / 50, max(1, size / 500), max(1, size / 120))))
+    width = 1 if has_many else width
     outline = max(1, width // 3)
     points: list[list[int]] = np.rint(person.keypoints[:, :2] * 2**_FRACTIONAL_BITS).astype(int).tolist()
     ends = [(skeleton.index(a), skeleton.index(b)) for a, b in skeleton.drawn or skeleton.parts]
@@ -149,14 +151,6 @@ def _visible_keypoints(person: Person, min_score: float) -> np.ndarray:
         return found
     scores = person.keypoints[:, 2]
     return np.asarray(found & (scores >= max(min_score, MIN_RELATIVE_SCORE * scores[found].mean())))
-
-
-def _choose_line_width(drawing: np.ndarray, person: Person) -> int:
-    """Width in pixels: a fiftieth of the person's size, within limits that depend on the size of the drawing."""
-    left, top, right, bottom = person.box
-    drawing_size = _size_of(drawing)
-    narrowest, widest = max(1, drawing_size / 500), max(1, drawing_size / 120)
-    return round(float(np.clip(max(right - left, bottom - top) / 50, narrowest, widest)))
 
 
 def _size_of(drawing: np.ndarray) -> int:

@@ -142,7 +142,7 @@ def sheet_of_samples(dataset: PoseDataset, renderer: TargetRenderer) -> np.ndarr
 
 def _draw_samples(dataset: PoseDataset, renderer: TargetRenderer) -> Iterator[np.ndarray]:
     """Draw the training samples of the first epoch, in the order of a run with batches of one."""
-    from posenet.data.sampler import TrainSampler
+    from posenet.data.loader import TrainSampler
 
     for [(epoch, index)] in TrainSampler(len(dataset), 1, dataset.seed):
         record, _ = dataset.read_record(index)

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from pycocotools import mask as coco_mask
 
-from posenet.annotations.main_persons import person_masks, select_main_persons
-from posenet.annotations.people import read_dataset
+from posenet.annotations.people import person_masks, read_dataset, select_main_persons
 from tests.helpers.drawn_data import HEIGHT, WIDTH, box_mask, crowd, person, read_people
 
 

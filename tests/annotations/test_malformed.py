@@ -13,9 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from posenet.annotations.main_persons import person_masks, select_main_persons
 from posenet.annotations.outlines import MAX_OUTLINE
-from posenet.annotations.people import read_dataset, read_split
+from posenet.annotations.people import person_masks, read_dataset, read_split, select_main_persons
 from posenet.annotations.reader import read_annotation_file
 from posenet.inference.evaluation import compute_coco_metrics
 from tests.helpers.drawn_data import document, person, read_people

@@ -13,7 +13,6 @@ from posenet.cli.main import run_tool
 from posenet.model.posenet import PoseNet
 from posenet.model.published_names import rename_to_published
 from posenet.settings import config_to_dict, load_config
-from posenet.skeleton.skeleton_file import skeleton_from_table
 from tests.helpers.networks import tiny_network
 
 
@@ -67,19 +66,15 @@ def test_import_of_our_checkpoint_keeps_its_settings_except_those_that_options_c
 def test_files_are_replaced_only_on_request_and_the_input_never(
     published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = tmp_path / "mine.toml"
-    settings.write_text("[inference]\nheight = 320\n")
-    for path in (published, settings):
-        before = path.read_bytes()
-        assert convert("import", published, "--config", settings, "--output", path, "--overwrite") == 2
-        assert str(path) in capsys.readouterr().err
-        assert path.read_bytes() == before
+    before = published.read_bytes()
+    assert convert("import", published, "--output", published, "--overwrite") == 2
+    assert str(published) in capsys.readouterr().err and published.read_bytes() == before
     output = tmp_path / "ours.pth"
     output.write_bytes(b"mine")
     assert convert("import", published, "--output", output) == 2
     assert output.read_bytes() == b"mine"
     assert convert("import", published, "--output", output, "--overwrite") == 0
-    assert convert("export", output, "--output", tmp_path) == 2
+    assert convert("export", output, "--output", published) == 2 and published.read_bytes() == before
 
 
 @pytest.mark.parametrize("name", ["layer.weight", "stem.entry.conv.weight"])
@@ -93,16 +88,12 @@ def test_weights_of_another_network_are_refused(tmp_path: Path, capsys: pytest.C
 def test_networks_of_other_skeletons_need_its_name_and_are_not_exported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table = {"keypoints": ["thumb", "index"], "parts": [["thumb", "index"]]}
-    state = {"model": tiny_network(stacks=1, skeleton=skeleton_from_table(table)).state_dict()}
-    torch.save(state, tmp_path / "bare.pth")
-    assert convert("import", tmp_path / "bare.pth", "--output", tmp_path / "a.pth") == 2
-    assert "5 maps" in capsys.readouterr().err
-    (tmp_path / "hand.toml").write_text('keypoints = ["thumb", "index"]\nparts = [["thumb", "index"]]\n')
-    remedy = ("--set", f"model.skeleton={tmp_path / 'hand.toml'}")
-    assert convert("import", tmp_path / "bare.pth", "--output", tmp_path / "c.pth", *remedy) == 0
-    tables = config_to_dict(load_config(None, ["model.stacks=1", "model.width=16", "model.growth=2"]))
-    tables["model"]["skeleton"] = table
-    torch.save(state | {"config": tables}, tmp_path / "hand.pth")
-    assert convert("export", tmp_path / "hand.pth", "--output", tmp_path / "b.pth") == 2
+    hand, bare, ours = (tmp_path / name for name in ("hand.toml", "bare.pth", "ours.pth"))
+    hand.write_text('keypoints = ["thumb", "index"]\nparts = [["thumb", "index"]]\n')
+    skeleton = load_config(None, [f"model.skeleton={hand}"]).model.skeleton
+    torch.save({"model": tiny_network(stacks=1, skeleton=skeleton).state_dict()}, bare)
+    assert convert("import", bare, "--output", ours) == 2
+    assert "--set model.skeleton=FILE" in capsys.readouterr().err
+    assert convert("import", bare, "--output", ours, "--set", f"model.skeleton={hand}") == 0
+    assert convert("export", ours, "--output", tmp_path / "b.pth") == 2
     assert "COCO" in capsys.readouterr().err

@@ -83,18 +83,6 @@ def test_names_in_a_checkpoint_of_ours_keep_what_other_programs_add(tmp_path: Pa
         assert list(extract_weights({"model": weights, "config": {}}, "a.pth")) == names
 
 
-@pytest.mark.parametrize("prefix", ["", "module."])
-def test_a_published_file_has_the_size_of_network_of_its_weights(model: PoseNet, tmp_path: Path, prefix: str) -> None:
-    path = tmp_path / "PoseNet_52_epoch.pth"
-    weights = {prefix + name: tensor for name, tensor in rename_to_published(model.state_dict()).items()}
-    optimizer = {"state": {}, "param_groups": []}
-    torch.save({"weights": weights, "optimizer_weight": optimizer, "train_loss": 1.0, "epoch": 52}, path)
-    loaded, config = load_model(path)
-    assert have_same_weights(loaded, model)
-    assert (config.model.stacks, config.model.width, config.model.growth) == (1, 16, 2)
-    assert stored_config(path) == config
-
-
 def test_our_checkpoint_loads_with_its_settings_as_far_as_they_still_exist(
     model: PoseNet, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -187,7 +175,6 @@ def test_a_checkpoint_cannot_name_a_file_as_its_skeleton() -> None:
 
 WEIGHT = "stem.entry.conv.weight"
 VARIANCE = "stem.entry.norm.running_var"
-COUNTER = "stem.entry.norm.num_batches_tracked"
 
 
 def changed(tensor: torch.Tensor, value: float) -> torch.Tensor:
@@ -202,7 +189,6 @@ NO_WEIGHTS: dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = {
     "negative variance": (VARIANCE, lambda weight: changed(weight, -1e-3)),
     "complex64": (WEIGHT, lambda weight: weight.to(torch.complex64)),
     "int8": (WEIGHT, lambda weight: weight.to(torch.int8)),
-    "bool": (COUNTER, lambda weight: weight > 0),
     "without values": (WEIGHT, lambda weight: weight.to("meta")),
     "sparse": (WEIGHT, lambda weight: weight.to_sparse()),
     "quantized": (WEIGHT, lambda weight: torch.quantize_per_tensor(weight, 0.1, 0, torch.qint8)),
@@ -249,10 +235,9 @@ def test_every_door_refuses_the_same_weights_and_changes_nothing(
     assert find_differences(other.state_dict(), before) == []
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
-def test_weights_of_other_floating_types_load_as_float32(model: PoseNet, tmp_path: Path, dtype: torch.dtype) -> None:
+def test_weights_of_other_floating_types_load_as_float32(model: PoseNet, tmp_path: Path) -> None:
     path = tmp_path / "half.pth"
-    weights = {name: tensor.to(dtype) for name, tensor in model.state_dict().items()}
+    weights = {name: tensor.half() for name, tensor in model.state_dict().items()}
     torch.save({"model": weights, "config": config_to_dict(TINY)}, path)
     expected = {name: weights[name].to(tensor.dtype) for name, tensor in model.state_dict().items()}
     assert find_differences(load_model(path)[0].state_dict(), expected) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 import shutil
 import signal
@@ -18,7 +17,7 @@ import pytest
 from posenet.cli.main import run_tool
 from posenet.images import write_image
 from tests.helpers.spot_networks import spot_image
-from tests.helpers.videos import write_animation
+from tests.helpers.videos import write_animation, write_spot_video
 
 SIZES = ((97, 131), (131, 97), (64, 64), (97, 131), (97, 300))
 """(height, width) of the images, in turn."""
@@ -29,8 +28,6 @@ LIMIT = 120.0
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Images of several sizes, some without people; one that cannot be read, two videos and a GIF."""
-    from posenet.inference.media.video import VideoWriter
-
     folder = tmp_path_factory.mktemp("inputs")
     for number in range(20):
         height, width = SIZES[number % len(SIZES)]
@@ -39,9 +36,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "007b.png").write_bytes(b"no image")
     write_animation(folder / "009b.gif", 3)
     for name in ("005c.mp4", "013c.mp4"):
-        with contextlib.closing(VideoWriter(folder / name, (98, 132), 10)) as writer:
-            for number in range(7):
-                writer.write(spot_image(98, 132, (20 + 2 * number, 20), (90, 60), 4), number / 10)
+        write_spot_video(folder / name, 7)
     return folder
 
 

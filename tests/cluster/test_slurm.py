@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -101,39 +102,27 @@ def test_cancelled_job(cluster: Cluster, tmp_path: Path) -> None:
     wait_until(lambda: status_of(run) == "stopped", 40)
 
 
-def test_killed_rank(cluster: Cluster, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    command, _ = start_endless_run(cluster, run, "--kill-on-bad-exit=1")
-    kill_rank(run, 1, "KILL")
-    outcome = command.wait()
-    assert outcome.status != 0
-    assert "task 1: Killed" in outcome.output
-    assert steps_in(run) >= 3
-
-
-def test_hanging_rank(cluster: Cluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name, message", [("KILL", "task 1: Killed"), ("STOP", "waited 0.5 minutes")])
+def test_killed_or_hanging_rank(cluster: Cluster, tmp_path: Path, name: str, message: str) -> None:
     run = tmp_path / "run"
     command, _ = start_endless_run(cluster, run, "--kill-on-bad-exit=1", timeout="0.5")
-    kill_rank(run, 1, "STOP")
+    kill_rank(run, 1, name)
     outcome = command.wait()
-    assert outcome.status != 0
-    assert "waited 0.5 minutes" in outcome.output, outcome.output[-3000:]
-    assert outcome.seconds < 120
+    assert outcome.status != 0 and outcome.seconds < 120
+    assert message in outcome.output, outcome.output[-3000:]
+    assert steps_in(run) >= 3
 
 
 def kill_rank(run: Path, rank: int, name: str) -> None:
     """Send a signal to the training process of one rank of a run, as SLURM has numbered it."""
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit():
-            continue
-        try:
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
             command = (folder / "cmdline").read_bytes().split(b"\0")
             environment = (folder / "environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if str(run).encode() in command and b"python" in command[0] and f"SLURM_PROCID={rank}".encode() in environment:
-            os.kill(int(folder.name), signal.Signals[f"SIG{name}"])
-            return
+            is_training = str(run).encode() in command and b"python" in command[0]
+            if is_training and f"SLURM_PROCID={rank}".encode() in environment:
+                os.kill(int(folder.name), signal.Signals[f"SIG{name}"])
+                return
     raise AssertionError(f"rank {rank} does not run")
 
 
@@ -175,9 +164,12 @@ class TemplateJob:
     def signal(self) -> None:
         self.cluster.on("ctl", "scancel", "--signal=USR1", self.id)
 
+    def shown(self) -> str:
+        """What SLURM says of the job."""
+        return self.cluster.on("ctl", "scontrol", "show", "job", self.id).output
+
     def _restarts(self) -> int:
-        shown = self.cluster.on("ctl", "scontrol", "show", "job", self.id).output
-        return int(shown.partition("Restarts=")[2].split()[0])
+        return int(self.shown().partition("Restarts=")[2].split()[0])
 
     def assert_finishes_like_an_uninterrupted_run(self, reference: Path) -> None:
         """Let the job that waits in the queue train two more epochs; compare it with two processes on one machine."""
@@ -247,7 +239,7 @@ def test_template_does_not_requeue_a_run_with_a_refused_setting(cluster: Cluster
     (tmp_path / "run" / "run.status").write_text("stopped\n")
     job = TemplateJob(cluster, tmp_path, flags=("--lr", "-1"))
     assert job.wait_for_end() == "FAILED"
-    assert "Restarts=0" in cluster.on("ctl", "scontrol", "show", "job", job.id).output
+    assert "Restarts=0" in job.shown()
     assert "optim.lr must be positive" in job.log()
 
 
@@ -257,5 +249,4 @@ def test_template_does_not_requeue_a_cancelled_run(cluster: Cluster, tmp_path: P
     cluster.on("ctl", "scancel", job.id)
     wait_until(lambda: status_of(job.run) == "stopped", 60)
     time.sleep(5)
-    shown = cluster.on("ctl", "scontrol", "show", "job", job.id).output
-    assert "JobState=CANCELLED" in shown and "Restarts=0" in shown
+    assert "JobState=CANCELLED" in job.shown() and "Restarts=0" in job.shown()

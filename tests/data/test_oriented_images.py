@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from posenet.annotations.outlines import decode_mask
-from posenet.annotations.reader import read_annotation_file
 from posenet.data.build import build_store
 from posenet.data.dataset import PoseDataset
-from posenet.data.inspection import verify_store
-from posenet.data.store import Store
+from posenet.data.store import Store, verify_store
 from posenet.errors import DataError
 from posenet.inference.evaluation import evaluate
 from posenet.inference.predictor import Predictor
@@ -84,18 +81,6 @@ def test_the_keypoint_and_the_mask_stay_on_the_block(
                     batch = dataset[epoch, 0]
                     found = lit_centre(batch.images[0].numpy())
                     assert found == pytest.approx(tuple(batch.joints[0, 0, NOSE, :2].tolist()), abs=1)
-
-
-@pytest.mark.parametrize("outline", ["polygon", "run lengths"])
-@pytest.mark.parametrize("orientation, exif_frame", [(3, "stored"), (6, "displayed"), (8, "stored")])
-def test_the_normal_form_is_not_turned_again(
-    tmp_path: Path, orientation: int, exif_frame: ExifFrame, outline: str
-) -> None:
-    images, annotations = write_one(tmp_path, oriented_image(orientation), "stored", outline)
-    document = read_annotation_file(annotations, folder=images, exif_frame=exif_frame).document
-    annotations.write_text(json.dumps(document))
-    again = read_annotation_file(annotations, folder=images, exif_frame=exif_frame)
-    assert again.document == document and not [one for one in again.adjustments if one.code.startswith("exif")]
 
 
 def test_mirrored_pixels_that_are_annotated_as_stored_are_refused(tmp_path: Path) -> None:

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from posenet.data.dataset import PoseDataset
-from posenet.data.sampler import TrainSampler
+from posenet.data.loader import TrainSampler
 from posenet.data.store import Store
-from posenet.data.store_list import StoreList, open_data_sets
+from posenet.data.store_list import StoreList, find_shared_images, find_stored_files, open_data_sets
 from posenet.errors import DataError
 from posenet.settings import AugmentConfig, DataSetConfig
 from posenet.skeleton import COCO
-from posenet.skeleton.data_set_mapping import KeypointMapping
+from posenet.skeleton.skeleton import KeypointMapping
 from posenet.skeleton.skeleton_file import skeleton_from_table
 from tests.helpers.drawn_data import make_record, same_batch, split_store, write_store
 from tests.helpers.faceless_people import FACELESS, write_faceless_store
@@ -43,7 +43,7 @@ def write_pair_store(path: Path, *keypoints: str) -> None:
 def test_a_path_is_a_store_of_exactly_this_skeleton_and_needs_no_supervision(paths: dict[str, str]) -> None:
     for setting in (paths["faces"], (paths["faces"],)):
         with open_data_sets(setting, COCO) as stores, Store(paths["faces"]) as store:
-            assert stores.names == ["train"]
+            assert [data_set.name for data_set in stores.sets] == ["train"]
             assert stores.fingerprint == store.fingerprint
             assert stores.read_record(0).supervised is None
     with pytest.raises(DataError, match="built for another skeleton"):
@@ -76,7 +76,7 @@ def test_an_image_in_two_stores_of_a_list_is_refused(tmp_path: Path) -> None:
     first = write_store(tmp_path / "a1.h5", [make_record(1), make_record(2)])
     second = write_store(tmp_path / "a2.h5", [make_record(3), make_record(2)._replace(image_id=7)])
     other_bytes = write_store(tmp_path / "a3.h5", [make_record(9)._replace(image_id=1)])
-    with pytest.raises(DataError, match=r"a1\.h5 and .*a2\.h5 both contain .* image 7;"):
+    with pytest.raises(DataError, match=r"a1\.h5 and .*a2\.h5 share 1 images, such as image 7 "):
         open_data_sets((str(first), str(second)), COCO)
     assert open_data_sets((str(first), str(other_bytes)), COCO).num_images == 3
 
@@ -120,7 +120,7 @@ def test_the_channels_of_a_mirrored_sample_are_mirrored(tmp_path: Path) -> None:
 
 
 def test_an_epoch_draws_the_weight_times_the_size_of_a_set(mixture: StoreList, paths: dict[str, str]) -> None:
-    assert mixture.names == ["train", "limbs"]
+    assert [data_set.name for data_set in mixture.sets] == ["train", "limbs"]
     faces, limbs = (data_set.store for data_set in mixture.sets)
     counts = [(len(faces), len(faces)), (len(limbs), round(2.5 * len(limbs)))]
     assert mixture.sample_counts("person") == counts
@@ -145,3 +145,30 @@ def test_a_set_without_any_keypoint_of_the_network_or_a_copy_is_refused(paths: d
     ):
         with pytest.raises(DataError, match=fault):
             open_data_sets([DataSetConfig(paths["faces"]), DataSetConfig(str(tmp_path / f"{name}.h5"))], COCO)
+
+
+def test_shared_images_have_the_same_bytes_whatever_their_ids(tmp_path: Path, path: Path) -> None:
+    renumbered = make_record(7)._replace(image_id=9, file_name="other.jpg")
+    same_id = make_record(1)._replace(image_id=3)
+    other = write_store(tmp_path / "b.h5", [renumbered, make_record(5), same_id])
+    unrelated = write_store(tmp_path / "c.h5", [make_record(100)])
+    shared = find_shared_images(Store(path), Store(other))
+    assert sorted(shared.tolist()) == [[5, 5], [7, 9]]
+    assert len(find_shared_images(Store(path), Store(unrelated))) == 0
+    with open_data_sets((str(unrelated), str(other)), None) as both:
+        assert sorted(find_shared_images(Store(path), both).tolist()) == [[5, 5], [7, 9]]
+
+
+def test_files_that_a_store_contains_are_found_by_their_bytes(tmp_path: Path, path: Path) -> None:
+    contents = {"shared.jpg": make_record(3), "other.jpg": make_record(4), "grown.jpg": make_record(5)}
+    for name, record in contents.items():
+        (tmp_path / name).write_bytes(record.image_bytes.tobytes())
+    with open(tmp_path / "grown.jpg", "ab") as file:
+        file.write(b"x")
+    flipped = make_record(7).image_bytes.copy()
+    flipped[len(flipped) // 2] ^= 1
+    (tmp_path / "flipped.jpg").write_bytes(flipped.tobytes())
+    names = [*contents, "flipped.jpg", "missing.jpg"]
+    with open_data_sets(str(path), None) as stores:
+        found = find_stored_files(stores, [tmp_path / name for name in names])
+    assert found == [tmp_path / "shared.jpg"]

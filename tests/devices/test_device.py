@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from posenet.devices.cpu import usable_cores
 from posenet.devices.device import (
     cudnn_flags,
     deterministic_algorithms,
@@ -46,14 +45,6 @@ def test_a_device_with_an_index_becomes_the_current_one(monkeypatch: pytest.Monk
     select_device("cuda")
     select_device("cpu:0")
     assert current == [CUDA]
-
-
-def test_the_usable_cores_are_those_that_a_container_leaves_to_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3, 5}, raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: 64)
-    assert usable_cores() == 2
-    monkeypatch.delattr(os, "sched_getaffinity")
-    assert usable_cores() == 64
 
 
 def test_every_accelerator_but_mps_copies_from_pinned_memory_if_memory_can_be_pinned(

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from posenet.inference.exports.onnx_export import build_onnx
-from posenet.inference.exports.runtimes import load_onnx
+from posenet.inference.exports.runtimes import ExportedNetwork
 from posenet.settings import Config
 from tests.helpers.networks import random_network
 
@@ -20,7 +20,7 @@ def test_onnx_runtime_computes_the_maps_of_the_cpu(cuda: torch.device) -> None:
 
     def compute_maps(device: str) -> np.ndarray:
         model = build_onnx(random_network(1), Config()).SerializeToString()
-        compute, _ = load_onnx(model, "onnxruntime", "a.onnx", device=device, amp="auto", threads=None)
+        compute = ExportedNetwork(model, "onnxruntime", "a.onnx", device=device, amp="auto", threads=None)
         return compute(images)
 
     np.testing.assert_allclose(compute_maps("cuda"), compute_maps("cpu"), atol=1e-2)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from posenet.checkpoints.writer import copy_to_host
+from posenet.checkpoints.folder import copy_to_host
 from tests.helpers.accelerators import count_host_reads, simulated_waits, simulation
 from tests.helpers.device_training import FROZEN_NORM, build_small_step, device_runtime, pin_batch, small_batch
 from tests.helpers.tiny_training import AfterStep, train_tiny

@@ -1,4 +1,4 @@
-"""Training on every device: precisions, settings, bad batches and resuming, and the CPU as reference."""
+"""Training on every device and on several: precisions, settings, bad batches and resuming; the CPU is the reference."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from posenet.devices.parallel import DataParallelRuntime
 from posenet.errors import TrainingError
 from posenet.training.step import TrainStep
 from tests.helpers.device_training import (
@@ -19,9 +20,11 @@ from tests.helpers.device_training import (
     host_copy,
     largest_difference,
     pin_batch,
+    run_on_devices,
     small_batch,
     train_small_network,
 )
+from tests.helpers.process_groups import single_process_group
 from tests.helpers.process_runs import find_differences
 from tests.helpers.tiny_training import CPU, Recorder, last, train_tiny
 
@@ -166,3 +169,30 @@ def test_a_run_moves_from_the_device_to_the_cpu_and_back(
     )
     assert momentum
     assert largest_difference(momentum, expected_momentum)[0] <= 100 * FLOAT32_TOLERANCE
+
+
+def test_a_process_group_of_one_process_trains_like_no_group(accelerator: torch.device) -> None:
+    """The group uses the backend of the device, such as NCCL."""
+    plain = train_small_network(accelerator, FROZEN_NORM)
+    with single_process_group() as runtime:
+        runtime.select_device(accelerator.type)
+        distributed = train_small_network(accelerator, FROZEN_NORM, runtime=runtime)
+    assert_same_training(distributed, plain, 1e-5)
+
+
+def test_two_processes_train_like_one_and_their_batch_norms_agree(
+    accelerators: list[torch.device], tmp_path: Path
+) -> None:
+    (first, first_differences), (second, second_differences) = run_on_devices(2, accelerators[0].type, tmp_path)
+    assert_same_training(second, first, 0)
+    assert_same_training(first, train_small_network(CPU, FROZEN_NORM), FLOAT32_TOLERANCE)
+    for name, difference in (first_differences | second_differences).items():
+        assert difference <= FLOAT32_TOLERANCE, f"{name} of the two kinds of BatchNorm: {difference:.1e}"
+
+
+def test_data_parallel_trains_like_one_device(accelerators: list[torch.device]) -> None:
+    runtime = DataParallelRuntime()
+    runtime.select_device(accelerators[0].type)
+    assert runtime.devices == accelerators
+    trained = train_small_network(accelerators[0], FROZEN_NORM, runtime=runtime)
+    assert_same_training(trained, train_small_network(CPU, FROZEN_NORM), FLOAT32_TOLERANCE)

@@ -1,4 +1,4 @@
-"""A script that a launcher has started several times is one run of all its processes."""
+"""What launchers say in the environment; and a script that one has started several times is one run of all."""
 
 from __future__ import annotations
 
@@ -16,9 +16,19 @@ import torch.distributed as dist
 from torch import nn
 
 import posenet
-from posenet.devices.launch import LAUNCHERS
 from posenet.devices.parallel import DistributedRuntime
-from posenet.devices.ranks import Ranks, join_ranks, run_in_all_processes
+from posenet.devices.ranks import (
+    LAUNCHERS,
+    RankInfo,
+    Ranks,
+    first_host,
+    is_restarted,
+    join_ranks,
+    meeting_point,
+    rank_info,
+    rank_of_process,
+    run_in_all_processes,
+)
 from posenet.errors import ConfigError
 from tests.helpers.process_groups import fork_ranks
 from tests.helpers.process_runs import wait_for_exit
@@ -45,9 +55,127 @@ with open(f"{folder}/steps-{os.getpid()}", "w") as file:
 """
 
 
+def numbers(names: str, values: str) -> dict[str, str]:
+    """The variables with these names and values."""
+    return dict(zip(names.split(), values.split(), strict=True))
+
+
+TORCHRUN = numbers("RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT", "5 8 1 gpu01 29400")
+SLURM = numbers(
+    "SLURM_PROCID SLURM_STEP_NUM_TASKS SLURM_NTASKS SLURM_LOCALID SLURM_JOB_ID SLURM_STEP_ID SLURM_JOB_NODELIST",
+    "3 4 8 1 40123 0 gpu[07-08]",
+)
+OPEN_MPI = numbers(" ".join((*LAUNCHERS["mpirun"], "OMPI_MCA_ess_base_jobid")), "1 2 1 2 46333953")
+MPICH = numbers("PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS", "1 2 1 2")
+HOROVOD = numbers(" ".join((*LAUNCHERS["horovodrun"], "HOROVOD_GLOO_RENDEZVOUS_PORT")), "1 2 1 2 41234")
+INTERACTIVE = numbers("SLURM_PROCID SLURM_LOCALID SLURM_STEP_NUM_TASKS", "0 0 1")
+
+
+def without(environment: dict[str, str], *names: str) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name not in names}
+
+
+@pytest.mark.parametrize(
+    "environment, expected",
+    [
+        (TORCHRUN, (5, 8, 1, "torchrun")),
+        (without(TORCHRUN, "LOCAL_RANK"), (5, 8, None, "torchrun")),  # of the old launcher
+        (TORCHRUN | SLURM, (5, 8, 1, "torchrun")),
+        (SLURM, (3, 4, 1, "srun")),  # the number of processes is that of the step
+        (OPEN_MPI, (1, 2, 1, "mpirun")),
+        (OPEN_MPI | SLURM, (1, 2, 1, "mpirun")),  # which starts one process on each machine by srun
+        (MPICH, (1, 2, 1, "mpiexec")),
+        (HOROVOD | OPEN_MPI, (1, 2, 1, "horovodrun")),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, (0, 1, None, "torchrun")),
+        (SLURM | INTERACTIVE, (0, 1, 0, "srun")),  # the shell of an interactive allocation
+        ({}, RankInfo()[:4]),
+        (without(SLURM, "SLURM_STEP_ID"), RankInfo()[:4]),
+        ({"WORLD_SIZE": "1"}, RankInfo()[:4]),
+        ({"RANK": ""}, RankInfo()[:4]),
+    ],
+)
+def test_the_numbers_of_a_process_are_those_of_its_launcher(
+    environment: dict[str, str], expected: tuple[int, int, int | None, str]
+) -> None:
+    assert rank_info(environment)[:4] == expected
+    assert rank_of_process(environment) == expected[0]
+
+
+@pytest.mark.parametrize(
+    "environment, message",
+    [
+        ({"RANK": "0"}, "RANK=0, WORLD_SIZE=,"),
+        ({"WORLD_SIZE": "2"}, "RANK=, WORLD_SIZE=2,"),
+        (TORCHRUN | {"RANK": "8"}, "RANK=8, WORLD_SIZE=8,"),
+        (TORCHRUN | {"LOCAL_RANK": "-1"}, "LOCAL_RANK=-1:"),
+        (TORCHRUN | {"RANK": "first"}, "RANK=first,"),
+        (without(OPEN_MPI, "OMPI_COMM_WORLD_SIZE"), "OMPI_COMM_WORLD_SIZE=,"),
+        (without(SLURM, "SLURM_STEP_NUM_TASKS"), "SLURM_STEP_NUM_TASKS=,"),
+    ],
+)
+def test_incomplete_or_impossible_numbers_are_refused(environment: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        rank_info(environment)
+    assert rank_of_process(environment) == 0
+
+
+def where(environment: dict[str, str]) -> tuple[str, int]:
+    return meeting_point(rank_info(environment), environment)
+
+
+def test_processes_meet_where_the_user_or_the_launcher_says() -> None:
+    assert where(TORCHRUN) == ("gpu01", 29400)
+    host, port = where(SLURM)
+    assert host == "gpu07" and 20000 <= port < 29000
+    assert where(SLURM | {"SLURM_STEP_NODELIST": "gpu08"}) == ("gpu08", port)
+    for environment in (SLURM, OPEN_MPI, MPICH, HOROVOD):
+        assert where(environment | {"MASTER_ADDR": "here", "MASTER_PORT": "9"}) == ("here", 9)
+    assert len({where(SLURM | {"SLURM_JOB_ID": str(job)})[1] for job in range(500, 600)}) > 95
+    # On one machine; the port differs between jobs where these have numbers.
+    assert where(MPICH) == ("127.0.0.1", 29500)
+    others = [where(OPEN_MPI), where(OPEN_MPI | {"OMPI_MCA_ess_base_jobid": "46333954"}), where(HOROVOD)]
+    assert {host for host, _ in others} == {"127.0.0.1"} and len({port for _, port in others}) == 3
+    # In a job of SLURM, mpirun puts rank 0 on the first host.
+    assert where(SLURM | OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"})[0] == "gpu07"
+
+
+@pytest.mark.parametrize(
+    "environment, name",
+    [
+        (without(TORCHRUN, "MASTER_ADDR"), "MASTER_ADDR"),
+        (TORCHRUN | {"MASTER_PORT": "abc"}, "MASTER_PORT=abc"),
+        (TORCHRUN | {"MASTER_PORT": "65536"}, "MASTER_PORT=65536"),
+        (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, "MASTER_ADDR"),  # on two machines
+    ],
+)
+def test_an_unknown_meeting_point_is_refused(environment: dict[str, str], name: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        where(environment)
+
+
+def test_restarts_are_known() -> None:
+    for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"):
+        assert [is_restarted({name: count}) for count in ("", "0", "1")] == [False, False, True]
+    assert not is_restarted({})
+
+
+@pytest.mark.parametrize(
+    "node_list, host",
+    [
+        ("a,b", "a"),
+        ("gpu[07-09,12],big1", "gpu07"),
+        ("n[3]", "n3"),
+        ("n[1,5].cluster,m2", "n1.cluster"),
+        ("rack[1-2]n[03-09],m2", "rack1n03"),
+    ],
+)
+def test_the_first_host_of_a_slurm_node_list(node_list: str, host: str) -> None:
+    assert first_host(node_list) == host
+
+
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("MASTER_ADDR", "MASTER_PORT", *(name for launcher in LAUNCHERS for name in launcher[1:] if name)):
+    for name in ("MASTER_ADDR", "MASTER_PORT", *(name for names in LAUNCHERS.values() for name in names if name)):
         monkeypatch.delenv(name, raising=False)
 
 

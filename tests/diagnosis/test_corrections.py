@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from posenet.diagnosis.average_precision import evaluate
-from posenet.diagnosis.diagnose import Diagnosis
-from posenet.diagnosis.error_kinds import CORRECTIONS, KEYPOINT_KINDS, LOCALISATION, MISSED_AT_50
+from posenet.diagnosis.diagnose import MISSED_AT_50, Diagnosis
+from posenet.diagnosis.keypoint_errors import CORRECTIONS, KEYPOINT_KINDS, LOCALISATION
 from posenet.diagnosis.matching import Results
 from posenet.skeleton import COCO
 from posenet.skeleton.oks import keypoint_similarity
@@ -47,7 +46,7 @@ def test_background_and_missed_people_are_removed_at_each_threshold(
 ) -> None:
     matched = diagnosis.matched.correct(corrections)
     content = to_file(diagnosis, matched.results)
-    outcome = evaluate(matched)
+    outcome = matched.evaluate()
     people = {person["id"] for person in people_of(document)}
     missed_at_50: set[int] = set()
     for level, threshold in ((0, 0.5), (8, 0.9)):

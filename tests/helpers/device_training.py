@@ -18,10 +18,8 @@ from posenet.devices.sync_batch_norm import GroupBatchNorm2d
 from posenet.model.posenet import PoseNet
 from posenet.settings import load_config
 from posenet.training.bad_steps import BadStepPolicy
-from posenet.training.freezing import freeze, set_train_mode
-from posenet.training.optimizer import make_optimizer, set_lr
-from posenet.training.run import build_model
-from posenet.training.step import ModelWithLoss, TrainStep
+from posenet.training.optimizer import freeze, make_optimizer, set_lr, set_train_mode
+from posenet.training.step import ModelWithLoss, TrainStep, build_model
 from tests.helpers.accelerators import check_simulation
 from tests.helpers.process_groups import free_port
 

@@ -16,8 +16,7 @@ from posenet.annotations.outlines import decode_mask, encode_mask
 from posenet.annotations.people import People, read_dataset
 from posenet.data.build import build_store
 from posenet.data.dataset import Batch
-from posenet.data.store import PERSON_TYPE, Record, Store
-from posenet.data.store_writer import open_store_writer
+from posenet.data.store import PERSON_TYPE, Record, Store, open_store_writer
 from posenet.skeleton import COCO
 
 HEIGHT, WIDTH = 120, 160

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from posenet.data.store import Store
-from posenet.data.store_writer import open_store_writer
+from posenet.data.store import Store, open_store_writer
 from posenet.skeleton import Skeleton
-from posenet.skeleton.data_set_mapping import KeypointMapping
+from posenet.skeleton.skeleton import KeypointMapping
 from posenet.skeleton.skeleton_file import skeleton_from_table
 
 _JOINTS = ("shoulder", "elbow", "wrist", "hip", "knee", "ankle")

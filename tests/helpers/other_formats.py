@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,25 @@ if TYPE_CHECKING:
     from posenet.annotations.importing.imported import ImportedAnnotations
 
 Document = dict[str, Any]
+Points = dict[str, tuple[float, float, int]]
+"""x, y and visibility by name."""
+
+MPII_NAMES = (
+    "right_ankle right_knee right_hip left_hip left_knee left_ankle pelvis thorax upper_neck head_top right_wrist "
+    "right_elbow right_shoulder left_shoulder left_elbow left_wrist"
+).split()
+CROWD_POSE_NAMES = (
+    "left_shoulder right_shoulder left_elbow right_elbow left_wrist right_wrist left_hip right_hip left_knee "
+    "right_knee left_ankle right_ankle head neck"
+).split()
+LSP_NAMES = (
+    "right_ankle right_knee right_hip left_hip left_knee left_ankle right_wrist right_elbow right_shoulder "
+    "left_shoulder left_elbow left_wrist neck head_top"
+).split()
+AIC_NAMES = (
+    "right_shoulder right_elbow right_wrist left_shoulder left_elbow left_wrist right_hip right_knee right_ankle "
+    "left_hip left_knee left_ankle head_top neck"
+).split()
 
 
 def read_document(path: Path) -> Document:
@@ -31,12 +51,41 @@ def read_document(path: Path) -> Document:
     return content
 
 
+def _write_json(path: Path, content: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content))
+    return path
+
+
+def annotations_of(image: Document, content: Document) -> list[Document]:
+    return [entry for entry in content["annotations"] if entry["image_id"] == image["id"] and not entry["iscrowd"]]
+
+
+def _people_of(image: Document, content: Document) -> list[tuple[Document, Points]]:
+    """The annotations of an image with their keypoints by name."""
+    names = content["categories"][0]["keypoints"]
+    return [
+        (entry, dict(zip(names, zip(*(entry["keypoints"][start::3] for start in range(3))))))
+        for entry in annotations_of(image, content)
+    ]
+
+
+def _in_order(points: Points, names: Sequence[str], codes: Sequence[int] = (0, 1, 2)) -> list[float]:
+    """x, y and the code of the visibility of the keypoints with these names, in a row."""
+    rows = [points.get(name, (0, 0, 0)) for name in names]
+    return [value for x, y, visibility in rows for value in (x, y, codes[visibility])]
+
+
+def _corners(entry: Document) -> list[float]:
+    x, y, width, height = entry["bbox"]
+    return [x, y, x + width, y + height]
+
+
 def write_yolo_pose(root: Path, images: Path, content: Document, dimensions: int = 3, **settings: Any) -> Path:
     """``data.yaml``, images/train and labels/train; returns the first. ``settings`` are more keys of ``data.yaml``."""
     shutil.copytree(images, root / "images" / "train")
     labels = root / "labels" / "train"
     labels.mkdir(parents=True)
-    names = content["categories"][0]["keypoints"]
     for image in content["images"]:
         size = np.array([image["width"], image["height"]])
         lines = []
@@ -48,8 +97,9 @@ def write_yolo_pose(root: Path, images: Path, content: Document, dimensions: int
             lines.append(" ".join(["0", *(f"{value:.9f}" for value in columns)]))
         if lines:
             (labels / image["file_name"]).with_suffix(".txt").write_text("\n".join(lines) + "\n")
-    data = {"path": str(root), "train": "images/train", "kpt_shape": [len(names), dimensions]}
-    lines = [f"{key}: {json.dumps(value)}" for key, value in (data | settings).items()]
+    shape = [len(content["categories"][0]["keypoints"]), dimensions]
+    data = {"path": str(root), "train": "images/train", "kpt_shape": shape} | settings
+    lines = [f"{key}: {json.dumps(value)}" for key, value in data.items()]
     (root / "data.yaml").write_text("\n".join([*lines, "names: {0: person}"]))
     return root / "data.yaml"
 
@@ -75,10 +125,7 @@ def write_cvat(root: Path, images: Path, content: Document) -> Path:
                 labels = {"keypoints": points.ravel().tolist(), "num_keypoints": len(labelled), "segmentation": []}
                 box = {"bbox": [*labelled.min(0).tolist(), *size], "area": size[0] * size[1], "iscrowd": 0}
                 exported["annotations"].append(ids | labels | box)
-    (root / "annotations").mkdir()
-    path = root / "annotations" / "person_keypoints_default.json"
-    path.write_text(json.dumps(exported))
-    return path
+    return _write_json(root / "annotations" / "person_keypoints_default.json", exported)
 
 
 def write_labelme(root: Path, images: Path, content: Document) -> Path:
@@ -86,23 +133,17 @@ def write_labelme(root: Path, images: Path, content: Document) -> Path:
     shutil.copytree(images, root)
     for image in content["images"]:
         shapes = []
-        for group, entry in enumerate(annotations_of(image, content), 1):
-            x, y, width, height = entry["bbox"]
-            corners = [[x + width, y], [x, y + height]]
+        for group, (entry, points) in enumerate(_people_of(image, content), 1):
+            left, top, right, bottom = _corners(entry)
+            corners = [[right, top], [left, bottom]]
             shapes.append({"label": "person", "points": corners, "group_id": group, "shape_type": "rectangle"})
-            for name, (px, py, visibility) in _named_points(entry, content).items():
+            for name, (x, y, visibility) in points.items():
                 if visibility:
-                    shapes.append({"label": name, "points": [[px, py]], "group_id": group, "shape_type": "point"})
+                    shapes.append({"label": name, "points": [[x, y]], "group_id": group, "shape_type": "point"})
         size = {"imageHeight": image["height"], "imageWidth": image["width"]}
         labels = {"version": "5.5.0", "flags": {}, "shapes": shapes, "imagePath": image["file_name"], "imageData": None}
-        (root / image["file_name"]).with_suffix(".json").write_text(json.dumps(labels | size))
+        _write_json((root / image["file_name"]).with_suffix(".json"), labels | size)
     return root
-
-
-MPII_NAMES = (
-    "right_ankle right_knee right_hip left_hip left_knee left_ankle pelvis thorax upper_neck head_top right_wrist "
-    "right_elbow right_shoulder left_shoulder left_elbow left_wrist"
-).split()
 
 
 def write_mpii_list(root: Path, images: Path, content: Document, form: str = "joints") -> Path:
@@ -110,8 +151,7 @@ def write_mpii_list(root: Path, images: Path, content: Document, form: str = "jo
     shutil.copytree(images, root / "images")
     entries: list[Document] = []
     for image in content["images"]:
-        for entry in annotations_of(image, content):
-            points = _named_points(entry, content)
+        for _, points in _people_of(image, content):
             rows = [points.get(name, (-1, -1, 0)) for name in MPII_NAMES]
             common = {"scale": 1.5, "center": [10.0, 20.0]}
             if form == "joints":
@@ -121,9 +161,7 @@ def write_mpii_list(root: Path, images: Path, content: Document, form: str = "jo
             else:
                 joints = [[x + 1, y + 1, float(v == 2)] if v else [0.0, 0.0, 0.0] for x, y, v in rows]
                 entries.append({"dataset": "MPI", "img_paths": image["file_name"], "joint_self": joints, **common})
-    path = root / "train.json"
-    path.write_text(json.dumps(entries))
-    return path
+    return _write_json(root / "train.json", entries)
 
 
 def write_mpii(root: Path, images: Path, content: Document) -> Path:
@@ -135,14 +173,13 @@ def write_mpii(root: Path, images: Path, content: Document) -> Path:
     entries = []
     for image in content["images"]:
         people = []
-        for entry in annotations_of(image, content):
+        for entry, points in _people_of(image, content):
             x, y, width, height = entry["bbox"]
             person: Document = {"objpos": {"x": x + width / 2, "y": y + height / 2}, "scale": max(width, height) / 200}
-            known = {name: point for name, point in _named_points(entry, content).items() if name in MPII_NAMES}
             joints = [
                 {"x": px + 1, "y": py + 1, "id": MPII_NAMES.index(name), "is_visible": str(int(visibility == 2))}
-                for name, (px, py, visibility) in known.items()
-                if visibility
+                for name, (px, py, visibility) in points.items()
+                if visibility and name in MPII_NAMES
             ]
             people.append(person | {"annopoints": {"point": _struct_array(joints)} if joints else np.zeros((0, 0))})
         entries.append({"image": {"name": image["file_name"]}, "annorect": _struct_array(people)})
@@ -163,12 +200,6 @@ def _struct_array(entries: list[Document]) -> np.ndarray:
     return array
 
 
-CROWD_POSE_NAMES = (
-    "left_shoulder right_shoulder left_elbow right_elbow left_wrist right_wrist left_hip right_hip left_knee "
-    "right_knee left_ankle right_ankle head neck"
-).split()
-
-
 def write_crowdpose(root: Path, images: Path, content: Document) -> Path:
     """crowdpose_train.json and images/: 14 keypoints, COCO's edges, neither areas nor outlines."""
     shutil.copytree(images, root / "images")
@@ -177,15 +208,12 @@ def write_crowdpose(root: Path, images: Path, content: Document) -> Path:
     document: Document = {"images": [], "annotations": [], "categories": [category | {"skeleton": edges}]}
     for image in content["images"]:
         document["images"].append(image | {"crowdIndex": 0.5})
-        for entry in annotations_of(image, content):
-            points = _named_points(entry, content)
-            keypoints = [value for name in CROWD_POSE_NAMES for value in points.get(name, (0, 0, 0))]
+        for entry, points in _people_of(image, content):
+            keypoints = _in_order(points, CROWD_POSE_NAMES)
             keys = ("image_id", "bbox", "category_id", "id", "iscrowd")
             labels = {"num_keypoints": sum(value > 0 for value in keypoints[2::3]), "keypoints": keypoints}
             document["annotations"].append({key: entry[key] for key in keys} | labels)
-    path = root / "crowdpose_train.json"
-    path.write_text(json.dumps(document))
-    return path
+    return _write_json(root / "crowdpose_train.json", document)
 
 
 def write_lsp(root: Path, images: Path, content: Document, count: int = 0) -> Path:
@@ -201,9 +229,8 @@ def write_lsp(root: Path, images: Path, content: Document, count: int = 0) -> Pa
         darker = cv2.subtract(read_image(images / image["file_name"]), (number, number, number, 0))
         digits = 5 if count else 4
         write_image(root / "images" / f"im{number + 1:0{digits}d}.jpg", darker)
-        people = annotations_of(image, content)
-        person = max(people, key=lambda entry: entry["num_keypoints"]) if count else people[0]
-        known = _named_points(person, content)
+        people = _people_of(image, content)
+        _, known = max(people, key=lambda person: person[0]["num_keypoints"]) if count else people[0]
         for row, name in enumerate(LSP_NAMES):
             x, y, visibility = known.get(name, (5, 5, 0 if count else 1))
             # The positions of invisible keypoints have no meaning.
@@ -213,31 +240,18 @@ def write_lsp(root: Path, images: Path, content: Document, count: int = 0) -> Pa
     return root / "joints.mat"
 
 
-AIC_NAMES = (
-    "right_shoulder right_elbow right_wrist left_shoulder left_elbow left_wrist right_hip right_knee right_ankle "
-    "left_hip left_knee left_ankle head_top neck"
-).split()
-
-
 def write_aic(root: Path, images: Path, content: Document) -> Path:
     """keypoint_annotations.json of AI Challenger: boxes are corners, and 3 is a joint that is not labelled."""
     shutil.copytree(images, root / "keypoint_images")
     entries = []
     for image in content["images"]:
-        boxes: Document = {}
-        people: Document = {}
-        for number, entry in enumerate(annotations_of(image, content), 1):
-            x, y, width, height = entry["bbox"]
-            boxes[f"human{number}"] = [x, y, x + width, y + height]
-            points = _named_points(entry, content)
-            rows = [points.get(name, (0, 0, 0)) for name in AIC_NAMES]
-            people[f"human{number}"] = [value for px, py, v in rows for value in (px, py, {0: 3, 1: 2, 2: 1}[v])]
+        people = {f"human{number}": person for number, person in enumerate(_people_of(image, content), 1)}
+        boxes = {key: _corners(entry) for key, (entry, _) in people.items()}
+        keypoints = {key: _in_order(points, AIC_NAMES, (3, 2, 1)) for key, (_, points) in people.items()}
         name = Path(image["file_name"]).stem
-        labels = {"image_id": name, "keypoint_annotations": people, "human_annotations": boxes}
+        labels = {"image_id": name, "keypoint_annotations": keypoints, "human_annotations": boxes}
         entries.append({"url": f"http://example.org/{name}.jpg", **labels})
-    path = root / "keypoint_annotations.json"
-    path.write_text(json.dumps(entries))
-    return path
+    return _write_json(root / "keypoint_annotations.json", entries)
 
 
 def write_ochuman(root: Path, images: Path, content: Document) -> Path:
@@ -246,19 +260,14 @@ def write_ochuman(root: Path, images: Path, content: Document) -> Path:
     names = [*LSP_NAMES, "nose"]
     entries = []
     for image in content["images"]:
-        people: list[Document] = []
-        for number, entry in enumerate(annotations_of(image, content)):
-            x, y, width, height = entry["bbox"]
-            points = _named_points(entry, content)
-            rows = [points.get(name, (0, 0, 0)) for name in names]
-            values = [value for px, py, v in rows for value in (px, py, {0: 0, 1: 2 + number % 2, 2: 1}[v])]
-            people.append({"bbox": [x, y, x + width, y + height], "keypoints": values, "segms": None, "max_iou": 0.7})
-        people.append({"bbox": [1, 1, 9, 9], "keypoints": None, "segms": None, "max_iou": 0.7})
+        people: list[Document] = [{"bbox": [1, 1, 9, 9], "keypoints": None, "segms": None, "max_iou": 0.7}]
+        for number, (entry, points) in enumerate(_people_of(image, content)):
+            values = _in_order(points, names, (0, 2 + number % 2, 1))
+            people.insert(number, people[-1] | {"bbox": _corners(entry), "keypoints": values})
         entries.append({"image_id": "x", **image, "annotations": people})
     visible = {"missing": 0, "vis": 1, "self_occluded": 2, "others_occluded": 3}
-    path = root / "ochuman.json"
-    path.write_text(json.dumps({"keypoint_names": names, "keypoint_visible": visible, "images": entries}))
-    return path
+    content = {"keypoint_names": names, "keypoint_visible": visible, "images": entries}
+    return _write_json(root / "ochuman.json", content)
 
 
 def write_deeplabcut(root: Path, images: Path, content: Document, individuals: bool = False) -> Path:
@@ -267,7 +276,6 @@ def write_deeplabcut(root: Path, images: Path, content: Document, individuals: b
     Without individuals, a table has one animal for each image: the first one.
     """
     folder = root / "labeled-data" / "video"
-    folder.parent.mkdir(parents=True)
     shutil.copytree(images, folder)
     names = content["categories"][0]["keypoints"]
     most = max(len(annotations_of(image, content)) for image in content["images"]) if individuals else 1
@@ -276,11 +284,10 @@ def write_deeplabcut(root: Path, images: Path, content: Document, individuals: b
     lines += [["individuals"] + [column[0] for column in columns]] if individuals else []
     lines += [["bodyparts"] + [column[1] for column in columns], ["coords"] + [column[2] for column in columns]]
     for image in content["images"]:
-        people = [_named_points(entry, content) for entry in annotations_of(image, content)][:most]
+        people = [points for _, points in _people_of(image, content)][:most]
         cells = [f"labeled-data/video/{image['file_name']}"]
-        for number in range(most):
-            for name in names:
-                x, y, visibility = people[number][name] if number < len(people) else (0, 0, 0)
+        for points in people + [{}] * (most - len(people)):
+            for x, y, visibility in (points.get(name, (0, 0, 0)) for name in names):
                 cells += [repr(x), repr(y)] if visibility else ["", ""]
         lines.append(cells)
     (folder / "CollectedData_Ann.csv").write_text("\n".join(map(",".join, lines)) + "\n")
@@ -293,106 +300,85 @@ def write_cvat_xml(root: Path, images: Path, content: Document, kind: str = "ske
 
     ``kind``: skeleton has a box of the same group; points are single ones with a group; video has tracks of skeletons.
     """
-    names = content["categories"][0]["keypoints"]
+    [category] = content["categories"]
     (root / "images").mkdir(parents=True)
-    edges = "".join(
+    drawing = "".join(
         f'<line x1="1" data-type="edge" data-node-from="{a}" data-node-to="{b}"></line>'
-        for a, b in content["categories"][0]["skeleton"]
+        for a, b in category["skeleton"]
     )
-    nodes = "".join(
+    drawing += "".join(
         f'<circle r="1" data-type="element node" data-node-id="{number}" data-label-name="{name}"></circle>'
-        for number, name in enumerate(names, 1)
+        for number, name in enumerate(category["keypoints"], 1)
     )
-    drawing = (edges + nodes).replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
+    drawing = drawing.replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
     labels = f"<label><name>person</name><type>skeleton</type><svg>{drawing}</svg></label>"
-    labels += "".join(f"<label><name>{name}</name><parent>person</parent></label>" for name in names)
+    labels += "".join(f"<label><name>{name}</name><parent>person</parent></label>" for name in category["keypoints"])
     lines = [f"<version>1.1</version><meta><task><labels>{labels}</labels><source>a.mp4</source></task></meta>"]
-    tracks: dict[int, list[str]] = {}
+    tracks: dict[int, str] = {}
     for number, image in enumerate(content["images"]):
         name = f"frame_{number:06d}.PNG" if kind == "video" else image["file_name"]
         shutil.copy(images / image["file_name"], root / "images" / name)
-        shapes = []
-        for group, entry in enumerate(annotations_of(image, content), 1):
-            x, y, width, height = entry["bbox"]
-            corners = f'xtl="{x!r}" ytl="{y!r}" xbr="{x + width!r}" ybr="{y + height!r}"'
+        shapes = ""
+        for group, (entry, people) in enumerate(_people_of(image, content), 1):
             points = ""
-            for label, (px, py, visibility) in _named_points(entry, content).items():
+            for label, (x, y, visibility) in people.items():
                 mark = f'occluded="{int(visibility == 1)}" outside="{int(visibility == 0)}"'
                 mark += f' group_id="{group}"' if kind == "points" else ""
                 if visibility or kind != "points":
-                    points += f'<points label="{label}" {mark} points="{px!r},{py!r}"/>'
+                    points += f'<points label="{label}" {mark} points="{x!r},{y!r}"/>'
             if kind == "skeleton":
                 points = f'<skeleton label="person" group_id="{group}">{points}</skeleton>'
-            if kind == "video":
-                tracks.setdefault(group, []).append(f'<skeleton frame="{number}" keyframe="1">{points}</skeleton>')
-            shapes.append(f'{points}<box label="person" occluded="0" {corners} group_id="{group}"/>')
-        size = f'width="{image["width"]}" height="{image["height"]}"'
+            track = f'<skeleton frame="{number}" keyframe="1">{points}</skeleton>'
+            tracks[group] = tracks.get(group, "") + track
+            corners = dict(zip(("xtl", "ytl", "xbr", "ybr"), _corners(entry)))
+            box = " ".join(f'{key}="{value!r}"' for key, value in corners.items())
+            shapes += f'{points}<box label="person" occluded="0" {box} group_id="{group}"/>'
         if kind != "video":
-            lines.append(f'<image id="{number}" name="{name}" {size}>{"".join(shapes)}</image>')
-    for group, own in tracks.items():
-        lines.append(f'<track id="{group}" label="person">{"".join(own)}</track>')
+            size = f'width="{image["width"]}" height="{image["height"]}"'
+            lines.append(f'<image id="{number}" name="{name}" {size}>{shapes}</image>')
+    if kind == "video":
+        lines += [f'<track id="{group}" label="person">{own}</track>' for group, own in tracks.items()]
     path = root / "annotations.xml"
     path.write_text(f'<?xml version="1.0" encoding="utf-8"?>\n<annotations>{"".join(lines)}</annotations>\n')
     return path
 
 
-LSP_NAMES = (
-    "right_ankle right_knee right_hip left_hip left_knee left_ankle right_wrist right_elbow right_shoulder "
-    "left_shoulder left_elbow left_wrist neck head_top"
-).split()
-
-
-def _named_points(entry: Document, content: Document) -> dict[str, tuple[float, float, int]]:
-    """x, y and visibility of the keypoints of an annotation by name."""
-    names = content["categories"][0]["keypoints"]
-    return dict(zip(names, zip(*(entry["keypoints"][start::3] for start in range(3)))))
-
-
 def write_label_studio_json(root: Path, images: Path, content: Document, parents: bool = True) -> Path:
     """The JSON export of Label Studio: a list of tasks; the images are copied without the prefix of the upload."""
     shutil.copytree(images, root / "images")
-    names = content["categories"][0]["keypoints"]
     tasks = []
     for number, image in enumerate(content["images"], 1):
         size = {"original_width": image["width"], "original_height": image["height"], "image_rotation": 0}
         regions = []
-        for entry in annotations_of(image, content):
+        for entry, points in _people_of(image, content):
             x, y, width, height = to_percent(entry["bbox"], image)
             region_id = f"r{entry['id']}"
             value = {"x": x, "y": y, "width": width, "height": height, "rotation": 0, "rectanglelabels": ["person"]}
             regions.append({"id": region_id, "type": "rectanglelabels", "value": value, **size})
-            for index, name in enumerate(names):
-                point_x, point_y, visibility = entry["keypoints"][3 * index : 3 * index + 3]
+            for index, (name, (*place, visibility)) in enumerate(points.items()):
                 if visibility:
-                    x, y = to_percent([point_x, point_y], image)
+                    x, y = to_percent(place, image)
                     value = {"x": x, "y": y, "width": 0.5, "keypointlabels": [name]}
                     point = {"id": f"{region_id}k{index}", "type": "keypointlabels", "value": value, **size}
                     regions.append(point | ({"parentID": region_id} if parents else {}))
         annotation = {"id": number, "completed_by": 1, "result": regions, "was_cancelled": False}
         data = {"image": f"/data/upload/1/{number:08x}-{image['file_name']}"}
         tasks.append({"id": number, "annotations": [annotation], "data": data, "predictions": []})
-    path = root / "project-1.json"
-    path.write_text(json.dumps(tasks))
-    return path
+    return _write_json(root / "project-1.json", tasks)
+
+
+def to_percent(values: Sequence[float], image: Document) -> list[float]:
+    """x, y, x, y ... in pixels as percentages of the image."""
+    sides = (image["width"], image["height"])
+    return [100 * value / sides[index % 2] for index, value in enumerate(values)]
 
 
 def imported(content: Document, **category: Any) -> Document:
     """What a transcription has of people without outlines, with the keys that their category gets besides."""
-
-    def rounded(values: list[float]) -> list[float]:
-        return [round(value, 3) for value in values]
-
-    entries = [
-        {
-            "id": number,
-            "image_id": entry["image_id"],
-            "category_id": 1,
-            "keypoints": rounded(entry["keypoints"]),
-            "bbox": rounded(entry["bbox"]),
-            "segmentation": [],
-        }
-        for number, entry in enumerate(content["annotations"], 1)
-    ]
+    entries = []
+    for number, entry in enumerate(content["annotations"], 1):
+        values = {key: [round(value, 3) for value in entry[key]] for key in ("keypoints", "bbox")}
+        entries.append({"id": number, "image_id": entry["image_id"], "category_id": 1, **values, "segmentation": []})
     coco = {key: COCO_CATEGORY[key] for key in ("id", "name", "keypoints", "skeleton")}
     return {"images": content["images"], "annotations": entries, "categories": [coco | category]}
 
@@ -400,13 +386,3 @@ def imported(content: Document, **category: Any) -> Document:
 def normal_form(transcribed: ImportedAnnotations) -> Document:
     """The document that the reader makes of it."""
     return read_annotation_file("a", folder=transcribed.folder, document=transcribed.document).document
-
-
-def to_percent(values: list[float], image: Document) -> list[float]:
-    """x, y, x, y ... in pixels as percentages of the image."""
-    sides = (image["width"], image["height"])
-    return [100 * value / sides[index % 2] for index, value in enumerate(values)]
-
-
-def annotations_of(image: Document, content: Document) -> list[Document]:
-    return [entry for entry in content["annotations"] if entry["image_id"] == image["id"] and not entry["iscrowd"]]

@@ -15,6 +15,7 @@ import pytest
 
 from posenet.inference.media.frames import read_frames
 from posenet.inference.media.sources import Frame
+from tests.helpers.spot_networks import spot_image
 
 GREY = np.full((48, 64, 3), 90, np.uint8)
 """An image without people."""
@@ -34,6 +35,16 @@ def write_video(path: Path, count: int = 12, size: tuple[int, int] = (48, 64)) -
     with contextlib.closing(VideoWriter(path, size, 10)) as writer:
         for number in range(count):
             writer.write(grey_image(number, size), number / 10)
+    return path
+
+
+def write_spot_video(path: Path, count: int = 22) -> Path:
+    """Write a person of spots, which ``SpotNetwork`` finds, who walks to the right; ten frames a second."""
+    from posenet.inference.media.video import VideoWriter
+
+    with contextlib.closing(VideoWriter(path, (98, 132), 10)) as writer:
+        for number in range(count):
+            writer.write(spot_image(98, 132, (20 + 2 * (number % 30), 20), (90, 60), 4), number / 10)
     return path
 
 

@@ -1,10 +1,11 @@
-"""``posenet.evaluate``: the tool as a function."""
+"""``posenet.evaluate``: predicting a split, the results file, the metrics, and the tool."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import io
+import itertools
 import json
 import os
 from pathlib import Path
@@ -16,10 +17,18 @@ from pycocotools.coco import COCO as CocoApi
 from pycocotools.cocoeval import COCOeval
 
 import posenet
+from posenet.annotations.people import read_split
 from posenet.cli.main import run_tool
-from posenet.errors import CheckpointError, ConfigError, DataError
-from posenet.settings import Config
+from posenet.errors import ConfigError, DataError
+from posenet.inference.evaluation import (
+    METRICS,
+    compute_coco_metrics,
+    find_annotated_images,
+    predict_annotated_images,
+)
+from posenet.settings import Config, InferenceConfig
 from posenet.skeleton import COCO
+from posenet.visualization.drawing import MIN_SCORE
 from tests.helpers.drawn_data import document, person, write_annotations
 from tests.helpers.image_bytes import encode, with_orientation
 from tests.helpers.networks import write_checkpoint
@@ -67,28 +76,23 @@ def test_a_predictor_may_be_passed(checkpoint: Path, split: tuple[Path, Path]) -
 
 
 @pytest.mark.parametrize(
-    "error, name, changes",
+    "name, changes",
     [
-        (CheckpointError, "missing.pth", {"checkpoint": "missing.pth"}),
-        (DataError, "images are missing", {"images": "."}),
-        (DataError, "is a folder", {"output": "."}),
-        (ConfigError, "inference.height", {"height": 1}),
-        (ConfigError, "amp 'fp8'", {"amp": "fp8"}),
-        (ConfigError, "exif_frame 'shown'", {"exif_frame": "shown"}),
+        ("missing.pth", {"checkpoint": "missing.pth"}),
+        ("images are missing", {"images": "."}),
+        ("is a folder", {"output": "."}),
+        ("inference.height", {"height": 1}),
+        ("amp 'fp8'", {"amp": "fp8"}),
+        ("exif_frame 'shown'", {"exif_frame": "shown"}),
+        ("min_score", {"min_score": 0.5}),
+        ("image ids", {"image_ids": []}),
     ],
 )
 def test_errors_are_exceptions(
-    checkpoint: Path,
-    split: tuple[Path, Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    error: type[Exception],
-    name: str,
-    changes: dict[str, Any],
+    checkpoint: Path, split: tuple[Path, Path], tmp_path: Path, name: str, changes: dict[str, Any]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     inputs: dict[str, Any] = {"checkpoint": checkpoint, "images": split[0], "annotations": split[1]}
-    with pytest.raises(error, match=name):
+    with contextlib.chdir(tmp_path), pytest.raises(posenet.PosenetError, match=name):
         posenet.evaluate(**inputs | changes)
 
 
@@ -172,17 +176,21 @@ def test_people_are_in_the_displayed_frame(
     assert (x, y) == pytest.approx((40, 60), abs=1.5)
 
 
+def write_image_of_one(folder: Path, size: tuple[int, int]) -> Path:
+    """An image of a nose and a neck, 256 x 192 pixels, that is annotated with (height, width) ``size``."""
+    (folder / "1.png").write_bytes(encode(spot_image(192, 256, (40, 60), (90, 120), 6), ".png"))
+    content = document([1], [person(1, 1)])
+    content["images"][0] |= {"file_name": "1.png", "height": size[0], "width": size[1]}
+    return write_annotations(folder / "a.json", content)
+
+
 def test_people_in_resized_images_are_scaled_to_the_annotations(
     spot_file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    image = spot_image(192, 256, (40, 60), (90, 120), 6)
-    (tmp_path / "1.png").write_bytes(encode(image, ".png"))
-    content = document([1], [person(1, 1)])
     found = {}
     for factor in (1, 2, 0.5):
         height, width = round(192 * factor), round(256 * factor)
-        content["images"][0] |= {"file_name": "1.png", "height": height, "width": width}
-        annotations = write_annotations(tmp_path / "a.json", content)
+        annotations = write_image_of_one(tmp_path, (height, width))
         caplog.clear()
         evaluation = posenet.evaluate(spot_file, tmp_path, annotations, progress=False)
         assert evaluation is not None
@@ -198,10 +206,7 @@ def test_people_in_resized_images_are_scaled_to_the_annotations(
 def test_images_of_other_proportions_than_annotated_are_refused(
     spot_file: Path, tmp_path: Path, size: tuple[int, int]
 ) -> None:
-    (tmp_path / "1.png").write_bytes(encode(np.zeros((192, 256, 3), np.uint8), ".png"))
-    content = document([1], [person(1, 1)])
-    content["images"][0] |= {"file_name": "1.png", "height": size[0], "width": size[1]}
-    annotations = write_annotations(tmp_path / "a.json", content)
+    annotations = write_image_of_one(tmp_path, size)
     with pytest.raises(DataError, match=f"is 256 x 192 pixels, annotated as {size[1]} x {size[0]}"):
         posenet.evaluate(spot_file, tmp_path, annotations, progress=False)
 
@@ -215,17 +220,10 @@ def test_an_image_that_is_named_twice_counts_once(
     assert once is not None and twice is not None
     assert twice.images == 2 and twice == once and list(twice.results) == list(once.results)
     assert capfd.readouterr() == ("", ""), "there is no bar"
-    with pytest.raises(DataError, match="image ids"):
-        posenet.evaluate(spot_file, tmp_path, annotations, image_ids=[], progress=False)
-    with pytest.raises(ConfigError, match="min_score"):
-        posenet.evaluate(spot_file, tmp_path, annotations, min_score=0.5)
 
 
 def test_people_with_low_scores_count_although_the_predictor_leaves_them_out(spot_file: Path, tmp_path: Path) -> None:
-    (tmp_path / "1.png").write_bytes(encode(spot_image(192, 256, (40, 60), (90, 120), 6), ".png"))
-    content = document([1], [person(1, 1)])
-    content["images"][0] |= {"file_name": "1.png", "height": 192, "width": 256}
-    annotations = write_annotations(tmp_path / "a.json", content)
+    annotations = write_image_of_one(tmp_path, (192, 256))
     predictor = posenet.Predictor(spot_file, min_score=0.9)
     evaluation = posenet.evaluate(predictor, tmp_path, annotations, progress=False)
     assert evaluation is not None and evaluation.results[0]["score"] < 0.9 == predictor.min_score
@@ -243,3 +241,104 @@ def test_the_sigmas_are_those_of_the_skeleton(tmp_path: Path) -> None:
         assert evaluation is not None
         values.append(evaluation.metrics["AP"])
     assert values[0] > values[1]
+
+
+def test_the_truth_scores_one_and_missed_people_count(tmp_path: Path) -> None:
+    """The metrics are of the whole split, not of the images that have results."""
+    people = [person(number, number, (5, 5, 45, 75)) for number in range(1, 7)]
+    content = document(range(1, 8), [*people, person(900, 1, labelled=0, iscrowd=1)])
+    split = read_split(write_annotations(tmp_path / "a.json", content))
+    truth = [{key: one[key] for key in ("image_id", "category_id", "keypoints")} | {"score": 0.9} for one in people]
+    whole = compute_coco_metrics(truth, split)
+    assert whole.images == 7 and tuple(whole.metrics) == METRICS and whole.metrics["APL"] == -1
+    names, values = whole.table().splitlines()
+    assert names.split() == list(METRICS)
+    assert values.split() == ["1.000"] * 4 + ["-"] + ["1.000"] * 4 + ["-"]
+    assert compute_coco_metrics(truth[:2], split).metrics["AR"] == pytest.approx(2 / 6)
+    nobody = [truth[0] | {"keypoints": [600, 600, 1] * 17}]
+    assert compute_coco_metrics(nobody, split).table().splitlines()[1].split()[:2] == ["0.000"] * 2
+
+
+def test_images_of_one_shape_come_together(tmp_path: Path) -> None:
+    split = read_split(write_spot_split(tmp_path))
+    blocks = find_annotated_images(tmp_path, split.images, 3)
+    images = [image for image, _ in itertools.chain(*blocks)]
+    ratios = [image.width / image.height for image in images]
+    assert len(blocks) == 3 and ratios == sorted(ratios) and {image.id for image in images} == set(range(1, 9))
+
+
+def test_missing_and_damaged_images_are_named(spot_file: Path, tmp_path: Path) -> None:
+    annotations = write_spot_split(tmp_path)
+    (tmp_path / "3.png").write_bytes(b"nonsense")
+    with pytest.raises(DataError, match=r"3\.png"):
+        posenet.evaluate(spot_file, tmp_path, annotations, progress=False)
+    (tmp_path / "3.png").unlink()
+    with pytest.raises(DataError, match=r"1 of 8 images are missing.*3\.png"):
+        posenet.evaluate(spot_file, tmp_path, annotations, progress=False)
+
+
+def test_batches_and_shares_give_one_result(tmp_path: Path) -> None:
+    """Sums differ in their last digits between batch sizes, so coordinates may differ by a thousandth of a pixel."""
+    split = read_split(write_spot_split(tmp_path))
+
+    def results(batch_size: int, world_size: int = 1) -> list[dict[str, Any]]:
+        settings = InferenceConfig(height=128, batch_size=batch_size)
+        predictor = posenet.Predictor(LinearSpotNetwork(), settings, min_score=0)
+        found = []
+        for rank in range(world_size):
+            images = [*itertools.chain(*find_annotated_images(tmp_path, split.images, batch_size))][rank::world_size]
+            for item in predict_annotated_images(predictor, images):
+                found += item.to_coco(1)
+        return sorted(found, key=lambda result: (result["image_id"], -result["score"]))
+
+    expected = results(1)
+    metrics = compute_coco_metrics(expected, split).metrics
+    assert {result["image_id"] for result in expected} == set(range(1, 9))
+    for batch_size, world_size in ((4, 1), (3, 1), (8, 3), (2, 2)):
+        others = results(batch_size, world_size)
+        assert [other["image_id"] for other in others] == [one["image_id"] for one in expected]
+        np.testing.assert_allclose([other["score"] for other in others], [one["score"] for one in expected], atol=1e-4)
+        assert compute_coco_metrics(others, split).metrics == pytest.approx(metrics, abs=1e-6)
+    assert 0.1 < metrics["AP"] < 0.9
+
+
+def test_categories_with_the_same_keypoints_are_evaluated_as_one(tmp_path: Path) -> None:
+    """A dog that is found as a cat is found, because they share the keypoints."""
+    dog = person(1, 1, category_id=9)
+    content = document([1], [dog])
+    [category] = content["categories"]
+    content["categories"] = [category | {"id": 7, "name": "cat"}, category | {"id": 9, "name": "dog"}]
+    path = write_annotations(tmp_path / "animals.json", content)
+    found = [{"image_id": 1, "category_id": 7, "keypoints": dog["keypoints"], "score": 1.0}]
+    assert compute_coco_metrics(found, read_split(path)).metrics["AP"] == pytest.approx(1)
+
+
+def test_a_lower_min_score_is_recommended_where_right_people_score_low(tmp_path: Path) -> None:
+    """Results that match nobody who is labelled, or a crowd, are neither right nor wrong."""
+    people = [person(number, number) for number in range(1, 5)]
+    others = [person(100, 5, labelled=0, iscrowd=1), *(person(101 + number, 6, labelled=0) for number in range(5))]
+    split = read_split(write_annotations(tmp_path / "a.json", document(range(1, 7), [*people, *others])))
+    result = {"category_id": 1, "keypoints": person(1, 1)["keypoints"]}
+    # OKS 9 / 17, above 0.50 and below 0.55
+    right = [
+        result | {"image_id": one["image_id"], "keypoints": one["keypoints"][:27] + [9999, 9999, 2] * 8}
+        for one in people
+    ]
+    wrong = [one | {"keypoints": [1, 1, 2] * 17, "score": 0.05} for one in right]
+    ignored = [result | {"image_id": image_id, "score": 0.2} for image_id in (5, 5, 5, 6, 6)]
+
+    def with_scores(*scores: float) -> list[dict[str, Any]]:
+        return [one | {"score": score} for one, score in zip(right, scores)]
+
+    low = with_scores(0.24, 0.21, 0.19, 0.17)
+    evaluation = compute_coco_metrics([*low, *wrong, *ignored], split)
+    assert evaluation.min_score == 0.15 and "--min-score 0.15 " in evaluation.advise_on_min_score()
+    assert compute_coco_metrics(with_scores(0.04, 0.04, 0.04, 0.04), split).min_score == 0.04
+    # The last right result comes after two wrong ones: it would be worth them if more people were to be found.
+    later = [*with_scores(0.24, 0.21, 0.19, 0.1), *(one | {"score": 0.12} for one in wrong[:2])]
+    assert compute_coco_metrics(later, split).min_score == 0.15
+    tied = [one | {"score": 0.2} for one in [right[0], *(wrong * 3)]]  # and no threshold separates these
+    assert compute_coco_metrics([*tied, *[one | {"score": 0.3} for one in right[1:]]], split).min_score == MIN_SCORE
+    for results in (with_scores(0.8, 0.8, 0.8, 0.8), wrong, []):
+        evaluation = compute_coco_metrics(results, split)
+        assert evaluation.min_score == MIN_SCORE and not evaluation.advise_on_min_score()

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -52,41 +49,6 @@ def test_images_of_one_size_run_together_although_others_are_between_them() -> N
     batches, noses = predict(frame_of(size, number) for number, size in enumerate(sizes))
     assert batches == [BATCH_SIZE] * 16
     assert noses == [20 + number % 20 for number in range(64)]
-
-
-class CountingPredictor(Predictor):
-    """Counts the images of each batch, and computes nothing."""
-
-    def __init__(self) -> None:
-        super().__init__(SpotNetwork(), InferenceConfig(batch_size=8))
-        self.batch_sizes: list[int] = []
-
-    def prepare_inputs(self, images: Sequence[np.ndarray]) -> Any:
-        return images
-
-    def start_network(self, batch: Any) -> Any:
-        self.batch_sizes.append(len(batch))
-        return SimpleNamespace(wait=lambda: None)
-
-    def decode_batch(self, pending: Any, maps: Any, frames: Sequence[Frame]) -> list[Result]:
-        return [Result(frame, []) for frame in frames]
-
-
-@pytest.mark.parametrize("num_images, images_per_batch", [(1000, 4), (5000, 6)])
-def test_the_batches_of_a_folder_with_the_sizes_of_coco_are_nearly_full(
-    num_images: int, images_per_batch: float
-) -> None:
-    """As many images of each size as among 205 of COCO; sizes that few have are joined. With this height, 10 differ."""
-    counts = {(480, 640): 54, (640, 480): 47, (427, 640): 44, (426, 640): 36, (640, 640): 7, (640, 512): 4}
-    counts |= {(400, 500): 3, (579, 640): 3, (361, 640): 3, (383, 640): 2, (315, 640): 2}
-    rng = np.random.default_rng(0)
-    chosen = rng.choice(len(counts), num_images, p=np.array([*counts.values()]) / sum(counts.values()))
-    images = [np.broadcast_to(np.uint8(0), (*size, 3)) for size in counts]
-    blocks = split_into_blocks([Source("image", Path(f"{number}.jpg")) for number in range(num_images)], 8)
-    frames = (Frame(source, images[index]) for source, index in zip(itertools.chain(*blocks), chosen))
-    predictor = CountingPredictor()
-    assert sum(1 for _ in predict_frames(predictor, frames)) == num_images == sum(predictor.batch_sizes)
-    assert num_images / len(predictor.batch_sizes) > images_per_batch
 
 
 def test_a_rare_image_waits_no_longer_than_the_window() -> None:

@@ -16,14 +16,13 @@ import pytest
 import posenet
 from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.images import write_image
-from posenet.inference.outputs.summary import PredictionSummary
-from posenet.inference.predict import predict
+from posenet.inference.predict import PredictionSummary, predict
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
 from posenet.settings import InferenceConfig
 from tests.helpers.image_bytes import encode, with_orientation
 from tests.helpers.spot_networks import SpotNetwork, spot_image
-from tests.helpers.videos import FakeCapture, read_video, write_video
+from tests.helpers.videos import FakeCapture, read_video, write_spot_video, write_video
 
 BATCH_SIZE = 4
 
@@ -36,13 +35,8 @@ def _working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def clip(tmp_path: Path) -> Path:
     """A video of a person who walks."""
-    from posenet.inference.media.video import VideoWriter
-
-    path = tmp_path / "clip.mp4"
-    with contextlib.closing(VideoWriter(path, (98, 132), 10)) as writer:
-        for number in range(22):
-            writer.write(spot_image(98, 132, (20 + 2 * number, 20), (90, 60), 4), number / 10)
-    return path
+    pytest.importorskip("av", reason="needs PyAV (the extra video)")
+    return write_spot_video(tmp_path / "clip.mp4")
 
 
 @pytest.fixture

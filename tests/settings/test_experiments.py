@@ -11,7 +11,7 @@ import pytest
 from posenet.cli import main as cli
 from posenet.data import augment, targets
 from posenet.errors import ConfigError
-from posenet.inference import image_to_maps
+from posenet.inference import networks
 from posenet.inference.decoder import decode
 from posenet.inference.predictor import Predictor
 from posenet.model import posenet
@@ -66,9 +66,9 @@ def test_an_experiment_means_what_it_meant_in_version_0_6(name: str) -> None:
 def test_the_constants_of_earlier_settings_are_those_of_the_formulas() -> None:
     formulas = {
         "model.linear_std": posenet.LINEAR_STD,
-        "augment.jitter_hue": augment.JITTER_HUE,
-        "augment.jitter_saturation": augment.JITTER_SATURATION,
-        "augment.jitter_value": augment.JITTER_VALUE,
+        "augment.jitter_hue": augment.JITTER[0],
+        "augment.jitter_saturation": augment.JITTER[1],
+        "augment.jitter_value": augment.JITTER[2],
         "augment.cutout": augment.CUTOUT,
         "targets.part_margin": targets.PART_MARGIN,
         "targets.threshold": targets.THRESHOLD,
@@ -84,7 +84,7 @@ def test_the_constants_of_earlier_settings_are_those_of_the_formulas() -> None:
         "data.max_unreadable": batches.MAX_UNREADABLE,
         "guard.max_skips": bad_steps.MAX_SKIPS,
         "log.pictures": validation.NUM_DRAWN,
-        "inference.max_width": image_to_maps.MAX_WIDTH,
+        "inference.max_width": networks.MAX_WIDTH,
         "inference.part_threshold": decode.PART_THRESHOLD,
     }
     assert {key: CONSTANTS[key] for key in formulas} == json.loads(json.dumps(formulas))

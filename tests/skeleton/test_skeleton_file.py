@@ -73,13 +73,13 @@ left_right = [
 
 
 def test_unusual_names_and_colours_survive_too() -> None:
-    text = (
-        CAT.replace("nose", 'nöse \\"x\\" \\u007f') + '[colours]\nL_ear = "#12Ab34"\n[layout]\n'
-        'L_ear = [0.5, 1]\nR_ear = [0.5, 1]\n"nöse \\"x\\" \\u007f" = [-1, 0.3]\n'
-    )
-    skeleton = skeleton_from_table(tomllib.loads(text))
+    name = 'nöse "x" \x7f'
+    layout = {name: [-1, 0.3], "L_ear": [0.5, 1], "R_ear": [0.5, 1]}
+    table = {"keypoints": [name, "L_ear", "R_ear"], "parts": [[name, "L_ear"], [name, "R_ear"]]}
+    table |= {"left_right": [["L_ear", "R_ear"]], "layout": layout, "colours": {"L_ear": "#12Ab34"}}
+    skeleton = skeleton_from_table(table)
     assert skeleton_from_table(tomllib.loads(skeleton_to_toml(skeleton))) == skeleton
-    assert skeleton.keypoints[0] == 'nöse "x" \x7f' and skeleton.layout["L_ear"] == (0.5, 1.0)
+    assert skeleton.keypoints[0] == name and skeleton.layout["L_ear"] == (0.5, 1.0)
 
 
 def test_keypoints_and_parts_are_enough(tmp_path: Path) -> None:

@@ -19,8 +19,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from posenet.data.dataset import Batch
-from posenet.data.loader import BatchLoader
-from posenet.data.sampler import TrainSampler
+from posenet.data.loader import BatchLoader, TrainSampler
 from posenet.devices.parallel import Runtime
 from posenet.errors import ConfigError, DataError
 from posenet.training import batches, validation

@@ -13,7 +13,7 @@ from posenet.checkpoints.weights import stored_config
 from posenet.errors import DataError
 from posenet.settings import load_config
 from posenet.skeleton import COCO, load_skeleton
-from posenet.skeleton.data_set_mapping import KeypointMapping
+from posenet.skeleton.skeleton import KeypointMapping
 from tests.helpers.faceless_people import FACELESS, write_faceless_store, write_store_with_skeleton
 from tests.helpers.process_runs import assert_same_run
 from tests.helpers.tiny_training import AfterStep, Stores, WatchedRuntime, train_tiny

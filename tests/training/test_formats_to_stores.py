@@ -52,8 +52,6 @@ def test_the_stores_have_the_keypoints_that_were_drawn(
     images, content = drawn
     if writer is write_yolo_pose:
         pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'simplepose[yolo]'")
-    if writer in (write_cvat, write_label_studio_json):
-        (tmp_path / "set").mkdir()
     path = writer(tmp_path / "set", images, content)
     path = path.parent if give_folder and path.is_file() else path
     assert are_annotations(path)

@@ -23,8 +23,8 @@ import pytest
 import posenet
 from posenet.annotations.adjustments import MAX_LINE
 from posenet.cli.main import run_tool
-from posenet.data import annotations_to_stores
-from posenet.data.annotations_to_stores import MAX_SIDE
+from posenet.data import build
+from posenet.data.build import MAX_SIDE
 from posenet.data.store import Store
 from posenet.data.store_list import count_background
 from posenet.devices.signals import STOPPED_STATUS
@@ -100,7 +100,7 @@ def test_annotations_become_a_network_and_every_step_is_one_line(
     photos = drawn / "chairs/images/train" if source == "chairs" else Path(source).parent / folder
     people = "x chair" if options else "people"
     drafted = f"{files / 'skeleton.toml'}: 10 keypoints, {skeleton.num_parts} parts, 5 pairs of left and right"
-    sources = "posenet.data.annotations_to_stores", "posenet.training.from_annotations"
+    sources = "posenet.data.build", "posenet.training.from_annotations"
     records = [record for record in caplog.records if record.name in sources]
     said = [re.sub("^AP -?[0-9.]+", "AP #", record.message) for record in records]
     first = said.index(f"Read imported_train.json: 8 images, 16 {people}")
@@ -173,7 +173,7 @@ def test_the_checksum_is_written_last(monkeypatch: pytest.MonkeyPatch) -> None:
         names.append(path.name)
         write_atomically(path, data)
 
-    monkeypatch.setattr(annotations_to_stores, "write_atomically", write)
+    monkeypatch.setattr(build, "write_atomically", write)
     prepare("coco/chairs.json", SETTINGS)
     assert names[-2:] == ["warnings.txt", "checksum.txt"]
 
@@ -727,7 +727,7 @@ def test_a_run_continues_with_the_file_it_began_with_alone(caplog: pytest.LogCap
 
 
 def test_arguments_that_do_not_belong_together_are_refused() -> None:
-    refused(lambda: train("coco/chairs.json", resume="a.pth"), ConfigError, "continues in its folder; leave out --resume")
+    refused(lambda: train("coco/chairs.json", resume="a.pth"), ConfigError, "in its folder; leave out --resume")
     refused(lambda: posenet.train("tiny", images="photos"), ConfigError, "belong to annotations")
     refused(lambda: train("coco/chairs.json", "data.train=other.h5"), ConfigError, "data.train names other data than")
     table = json.dumps(["a", "b"])

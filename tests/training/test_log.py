@@ -19,7 +19,7 @@ import pytest
 from posenet import TrainingCallback
 from posenet.errors import DataError
 from posenet.settings import Config, LogConfig
-from posenet.training.log import DrawingFiles, RunFiles, callbacks_of_run
+from posenet.training.log import RunFiles, callbacks_of_run
 from tests.helpers.run_logs import read_log
 from tests.helpers.tiny_training import ChangingRuntime, Recorder, Stores, coco_settings, multiply, train_tiny
 
@@ -51,8 +51,8 @@ def test_a_callback_receives_in_order_what_the_logs_receive(stores: Stores, tiny
 def test_the_memory_of_the_device_is_logged_where_it_tells(
     stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("posenet.training.report.peak_memory", lambda device: 3 * 2**30)
-    monkeypatch.setattr("posenet.training.report.total_memory", lambda device: 16 * 2**30)
+    monkeypatch.setattr("posenet.training.log.peak_memory", lambda device: 3 * 2**30)
+    monkeypatch.setattr("posenet.training.log.total_memory", lambda device: 16 * 2**30)
     train_tiny({"train": stores["train"]}, tmp_path, "train.epochs=1", "train.batch_size=14")
     entry = read_log(tmp_path, "train")[0]
     assert (entry["memory_gib"], entry["memory_share"]) == (3, 0.188)
@@ -137,7 +137,7 @@ def test_without_tensorboard_a_line_names_its_package_if_it_was_asked_for(
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with caplog.at_level(logging.INFO):
         logs = callbacks_of_run(LogConfig(tensorboard=asked_for))
-    assert [type(log) for log in logs] == [RunFiles, DrawingFiles]
+    assert [type(log) for log in logs] == [RunFiles]
     packages = re.findall(r"pip install 'simplepose\[(\w+)\]'", caplog.text)
     assert packages == (["tensorboard"] if asked_for is True else [])
 
@@ -172,13 +172,3 @@ def test_samples_are_drawn_before_the_first_step_and_a_drawing_that_fails_ends_n
     monkeypatch.setattr("posenet.training.train.sheet_of_samples", Mock(side_effect=ZeroDivisionError("no drawing")))
     assert train_tiny(stores, tmp_path / "failed", max_steps=1).steps == 1
     assert "no drawing" in (tmp_path / "failed" / "log.txt").read_text()
-
-
-def test_a_log_and_a_drawing_that_fail_are_both_named(
-    stores: Stores, tiny_coco: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(RunFiles, "write", Mock(side_effect=OSError(28, "No space left on device")))
-    monkeypatch.setattr("posenet.training.log.write_image", Mock(side_effect=DataError("no drawing")))
-    assert train_tiny(stores, tmp_path, *coco_settings(tiny_coco), "train.epochs=1").finished
-    text = (tmp_path / "log.txt").read_text()
-    assert "No space left on device" in text and "no drawing" in text

@@ -8,26 +8,24 @@ import os
 import random
 import shutil
 import signal
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import posenet
-from posenet.annotations.people import read_split
 from posenet.checkpoints.file import read_checkpoint, write_checkpoint
-from posenet.data.store_list import open_data_sets
 from posenet.errors import CheckpointError, ConfigError
 from posenet.settings import Config, load_config
-from posenet.training.fingerprints import digest_of_validation
-from posenet.training.resume import config_of_run, find_checkpoint
-from posenet.training.run_settings import folder_of_run
-from tests.helpers.drawn_data import document, person, write_annotations, write_images
+from posenet.training.inputs import folder_of_run
+from posenet.training.resume import Progress, config_of_run, find_checkpoint
 from tests.helpers.process_groups import fork_ranks, run_in_processes
 from tests.helpers.process_runs import assert_same_run, find_differences, fork_process, wait_for_exit
 from tests.helpers.run_logs import read_log
@@ -286,33 +284,16 @@ def test_a_return_to_a_step_before_the_best_one_forgets_its_score(stores: Stores
 def test_scores_on_other_validation_data_count_no_more(stores: Stores, tmp_path: Path) -> None:
     assert train_tiny(stores, tmp_path, "train.epochs=1").best
     state = last(tmp_path)
-    earlier = "['10 images and 27 samples with the fingerprint 3b699a34', None]"  # as long as a digest
-    assert len(earlier) == len(state["validation"])
-    write_checkpoint(tmp_path / "last.pth", state | {"validation": earlier})
-    assert posenet.train(None, ["train.epochs=2"], resume=tmp_path, max_steps=7, progress=False).best
+    write_checkpoint(tmp_path / "last.pth", {key: value for key, value in state.items() if key != "contents"})
+    assert posenet.train(None, ["train.epochs=2"], resume=tmp_path, max_steps=7, progress=False).best, "of 0.6"
     write_checkpoint(tmp_path / "last.pth", state)
     other = [f"data.val={stores['train']}", "data.allow_overlap=true", "train.epochs=2"]
     result = posenet.train(None, other, resume=tmp_path, max_steps=7, progress=False)
     assert result.best == {}
+    assert (
+        "Changed since the checkpoint was saved: data.val, the validation labels" in (tmp_path / "log.txt").read_text()
+    )
     assert posenet.train(None, (), resume=tmp_path, progress=False).best
-
-
-def test_the_ids_of_validation_images_do_not_change_what_scores_are(tmp_path: Path) -> None:
-    """An import of YOLO-pose numbers all images anew when one is added."""
-    images = write_images(tmp_path, document([1, 2, 3], []))
-    names = sorted(path.name for path in images.iterdir())
-    digests = []
-    for first in (1, 5):
-        content = document(range(first, first + 3), [person(number + 7, number) for number in range(first, first + 3)])
-        for image, name in zip(content["images"], names):
-            image["file_name"] = name
-        annotations = write_annotations(tmp_path / f"{first}.json", content)
-        posenet.build_store(images, annotations, tmp_path / f"{first}.h5", progress=False)
-        with open_data_sets(str(tmp_path / f"{first}.h5"), None) as store:
-            digests.append([digest_of_validation(store, None), digest_of_validation(None, read_split(annotations))])
-    content["annotations"][0]["keypoints"][0] += 1
-    changed = digest_of_validation(None, read_split(write_annotations(tmp_path / "changed.json", content)))
-    assert digests[0] == digests[1] and changed not in digests[0]
 
 
 def test_a_resume_that_is_refused_leaves_the_run_finished(stores: Stores, tmp_path: Path) -> None:
@@ -335,21 +316,6 @@ def test_two_threads_do_not_train_at_once_and_a_callback_may(stores: Stores, tmp
     train_tiny(stores, tmp_path / "outer", max_steps=1, callbacks=[AfterStep(1, train_twice)])
     steps, error = inner
     assert steps == 1 and isinstance(error, ConfigError) and "another thread of this process trains" in str(error)
-
-
-def test_a_forked_process_trains_while_a_thread_of_its_parent_does(stores: Stores, tmp_path: Path) -> None:
-    started, ended = threading.Event(), threading.Event()
-
-    def wait() -> None:
-        started.set()
-        ended.wait(60)
-
-    with ThreadPoolExecutor(1) as pool:
-        run = pool.submit(train_tiny, stores, tmp_path / "thread", max_steps=1, callbacks=[AfterStep(1, wait)])
-        started.wait(60)
-        status = wait_for_exit(fork_process(partial(train_tiny, stores, tmp_path / "forked", max_steps=1)))
-        ended.set()
-    assert status == 0 and run.result().steps == 1
 
 
 def test_there_may_be_nothing_to_resume(stores: Stores, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -391,8 +357,7 @@ def test_checkpoints_without_a_run_or_with_a_wrong_one_are_refused(stores: Store
         "train.channels_last must be": state
         | {"config": state["config"] | {"train": {"channels_last": torch.ones(2)}}},
         "epoch is -5": state | {"progress": state["progress"] | {"epoch": -5}},
-        "guard.bad_in_a_row is True": state | {"guard": state["guard"] | {"bad_in_a_row": True}},
-        "guard.good_since_roll_back is -1": state | {"guard": state["guard"] | {"good_since_roll_back": -1}},
+        "contains no valid run": state | {"guard": state["guard"] | {"bad_in_a_row": "many"}},
         "guard.losses has": state | {"guard": state["guard"] | {"losses": [0.0]}},
         "step 1 of an epoch of 0 steps": state | {"steps_per_epoch": 0},
         "stem.entry.conv.weight contains NaN": state | {"average": {"count": 1, "epochs": 0, "trained": no_numbers}},
@@ -412,3 +377,64 @@ def test_a_dynamic_loss_scale_is_restored_and_starts_again_after_a_fixed_one(sto
         train_tiny(stores, folder, "train.amp=fp16", "train.loss_scale=0", resume=True, max_steps=4)
         expected = 2**16 if fixed else before
         assert last(folder)["scaler"]["scale"] in (expected, expected / 2) and before < 2**16
+
+
+def test_the_mean_loss_leaves_out_skipped_steps_and_starts_again_in_every_epoch() -> None:
+    progress = Progress(replaced=7)
+    assert progress.mean_loss is None
+    for loss in (1.0, None, 4.0):
+        progress.count_step(loss)
+    assert (progress.mean_loss, progress.step, progress.total_steps, progress.skipped) == (2.5, 3, 3, 1)
+    progress.start_next_epoch()
+    assert progress == Progress(epoch=1, total_steps=3)
+
+
+def test_a_greater_ap_and_a_smaller_validation_loss_are_better_and_kinds_are_not_compared() -> None:
+    progress = Progress()
+    assert [progress.record_score("AP", value) for value in (0.1, 0.4, 0.3, 0.4)] == [True, True, False, False]
+    assert (progress.best, progress.stale) == (0.4, 2)
+    assert not progress.record_score("AP", None)
+    assert (progress.best, progress.stale) == (0.4, 2), "an epoch without a score is neither better nor worse"
+    assert [progress.record_score("val_loss", value) for value in (9.0, 8.0, 8.5)] == [True, True, False]
+    assert (progress.best, progress.stale, progress.best_kind) == (-8.0, 1, "val_loss")
+
+
+def test_the_validation_loss_decides_between_equal_scores_also_after_a_restart() -> None:
+    epochs = [(0.0, 5.0), (0.0, 6.0), (0.0, 4.0), (0.1, 9.0), (0.1, None), (0.1, 8.0), (0.1, 8.0)]
+    progress = Progress()
+    decisions = []
+    for ap, loss in epochs:
+        progress = Progress(**asdict(progress))
+        decisions.append(progress.record_score("AP", ap, loss))
+    assert decisions == [True, False, True, True, False, True, False]
+    assert (progress.best, progress.best_loss, progress.stale) == (0.1, 8.0, 3), "patience counts better scores"
+    assert Progress().record_score("AP", 0.1, math.nan)
+    unknown = Progress(best_kind="AP", best=0.1)
+    assert not unknown.record_score("AP", 0.1, math.nan) and unknown.record_score("AP", 0.1, 7.0)
+    earlier = {key: value for key, value in asdict(Progress(best_kind="AP", best=0.1)).items() if key != "best_loss"}
+    assert Progress(**earlier).record_score("AP", 0.1, 7.0), "checkpoints of earlier versions have no loss"
+
+
+@pytest.mark.parametrize("field", ["epoch", "loss_sum", "best_kind"])
+@pytest.mark.parametrize("value", [[1], None])
+def test_a_position_of_wrong_values_is_refused(field: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"^{field} is "):
+        Progress(**{field: value})
+    with pytest.raises(ValueError, match="epoch is -5"):
+        Progress(epoch=-5)
+
+
+@given(old_steps=st.integers(1, 1000), new_steps=st.integers(1, 1000), share=st.floats(0, 1))
+def test_an_epoch_of_another_length_keeps_the_completed_share(old_steps: int, new_steps: int, share: float) -> None:
+    step = int(share * old_steps)
+    progress = Progress(step=step)
+    progress.rescale_epoch(old_steps, new_steps)
+    assert 0 <= step / old_steps - progress.step / new_steps < 1 / new_steps
+    if old_steps == new_steps:
+        assert progress.step == step
+
+
+@pytest.mark.parametrize("old_steps", [2, 0, -4, 6.0, "6", None])
+def test_a_position_outside_its_epoch_is_refused(old_steps: Any) -> None:
+    with pytest.raises(ValueError, match="step 3 of an epoch of"):
+        Progress(step=3).rescale_epoch(old_steps, new_steps=7)

@@ -158,8 +158,8 @@ def test_a_run_with_a_teacher_resumes_exactly_and_refuses_another_one(
     train_tiny(stores, tmp_path / "parts", *settings, resume=True)
     assert_same_run(tmp_path / "parts", tmp_path / "whole")
     state = last(tmp_path / "whole")
-    names = "format model optimizer scaler guard progress steps_per_epoch config world_size validation"
-    assert len(state["teacher"]) == 64 and state.keys() == {"teacher", *names.split()}
+    names = "format model optimizer scaler guard progress steps_per_epoch config world_size contents"
+    assert len(state["contents"]["train.teacher"]) == 64 and state.keys() == set(names.split())
     write_checkpoint(teacher_file, read_checkpoint(teacher_file) | {"another": True})
     with pytest.raises(CheckpointError, match="trained with another teacher than the file .*; restore that file"):
         train_tiny(stores, tmp_path / "parts", *settings, "train.epochs=2", resume=True)

@@ -1,4 +1,4 @@
-"""Training runs from Python: train.py, run.py, loop.py and report.py. Results, folders, stopping, precision."""
+"""Training runs from Python: results, folders, stopping, precision."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import sys
 import threading
 import warnings
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import cv2
@@ -26,12 +25,13 @@ from posenet.checkpoints.file import read_checkpoint
 from posenet.devices.parallel import Runtime
 from posenet.errors import CheckpointError, ConfigError, TrainingError
 from posenet.settings import load_config
-from posenet.training.report import advise_on_network, describe_lr
+from posenet.training.log import advise_on_network, describe_lr
 from posenet.training.train import TrainingResult
 from tests.helpers.drawn_data import document, person, write_annotations
 from tests.helpers.run_logs import read_log
 from tests.helpers.tiny_training import (
     LEARNING,
+    TINY,
     AfterStep,
     ChangingRuntime,
     Recorder,
@@ -82,23 +82,22 @@ def test_a_run_learns_writes_its_files_and_returns_where_it_ended(stores: Stores
 def test_the_line_of_the_learning_rate_names_its_settings_and_the_samples_of_a_step(
     world_size: int, settings: list[str], line: str
 ) -> None:
-    runtime = Runtime()
-    runtime.world_size = world_size
     steps = ["train.batch_size=2", "optim.accumulate=4", "optim.lr=0.001"]
-    assert describe_lr(load_config(None, [*steps, *settings]), runtime).startswith(line)
+    assert describe_lr(load_config(None, [*steps, *settings]), world_size).startswith(line)
 
 
-@pytest.mark.parametrize(
-    "settings, advice",
-    [(["train.input_size=1024", "optim.accumulate=4"], "8 images of 1024 x 1024"), (["train.input_size=256"], "")],
-)
-def test_a_network_that_is_large_for_a_cpu_is_named_before_the_first_step(settings: list[str], advice: str) -> None:
-    overrides = ["model.stacks=2", "model.width=64", "model.growth=64", "train.batch_size=2", *settings]
-    config = posenet.load_config(None, overrides)
-    with torch.device("meta"):  # counted, not computed
-        network = posenet.PoseNet.from_config(config)
-    found = advise_on_network(SimpleNamespace(config=config, network=network, runtime=Runtime()))  # type: ignore[arg-type]
-    assert advice in found and bool(advice) == ("--config tiny" in found)
+def test_a_network_that_is_large_for_a_cpu_is_named(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, before the first step."""
+    monkeypatch.setattr("posenet.training.log.LARGE_ON_CPU", 1e6)
+    assert "M parameters on 4 images of 64 x 64" in advise_on_network(
+        load_config(None, [*TINY, "optim.accumulate=2"]), 2_000_000
+    )
+    for _ in range(2):
+        train_tiny(stores, tmp_path, max_steps=1, resume=True)
+    assert (tmp_path / "log.txt").read_text().count("--config tiny is a small network") == 1
+    assert advise_on_network(load_config(None, TINY), 100) == ""
 
 
 def test_wrong_arguments_are_a_config_error() -> None:

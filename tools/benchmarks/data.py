@@ -14,8 +14,7 @@ from benchmarks.measuring import Table, measure
 from posenet.cli.options import non_negative_int, positive_int
 from posenet.data.augment import Augmentation, largest_reduction, matrix_for_reduced_image, warp_image
 from posenet.data.dataset import Batch, PoseDataset, SampleKey
-from posenet.data.loader import BatchLoader
-from posenet.data.sampler import TrainSampler
+from posenet.data.loader import BatchLoader, TrainSampler
 from posenet.data.store_list import open_data_sets
 from posenet.settings import Config
 

@@ -19,7 +19,7 @@ from posenet.cli.options import positive_int
 from posenet.data.targets import TargetRenderer
 from posenet.inference.decoder.decode import decode
 from posenet.inference.evaluation import compute_coco_metrics
-from posenet.inference.image_to_maps import Letterbox
+from posenet.inference.networks import Letterbox
 from posenet.inference.predictor import Predictor
 from posenet.settings import MAP_STRIDE, Config
 

@@ -31,7 +31,6 @@ from benchmarks.measuring import Table, count_flop, matmul_flop_per_s, measure
 from benchmarks.train import Steps, build_steps
 from posenet.checkpoints.file import write_checkpoint
 from posenet.data.build import build_store
-from posenet.devices.cpu import usable_cores
 from posenet.devices.device import peak_memory
 from posenet.devices.precision import DTYPES
 from posenet.errors import ConfigError
@@ -40,8 +39,9 @@ from posenet.messages import to_single_line
 from posenet.model.posenet import PoseNet
 from posenet.settings import Config, config_to_dict, load_config
 from posenet.synthetic.dataset import write_dataset
+from posenet.threads import usable_cores
 from posenet.training.log import TrainingCallback
-from posenet.training.loop import TrainingResult
+from posenet.training.run import TrainingResult
 
 ROOT = Path(__file__).parents[2]
 SMALL = "model.stacks=1 model.width=16 model.growth=2 train.input_size=64 inference.height=128 train.amp=off".split()

@@ -18,11 +18,9 @@ from posenet.devices.precision import DTYPES, make_grad_scaler
 from posenet.model.posenet import PoseNet
 from posenet.settings import Config
 from posenet.training.bad_steps import BadStepPolicy
-from posenet.training.freezing import set_train_mode
 from posenet.training.loss import sum_per_image
-from posenet.training.optimizer import make_optimizer
-from posenet.training.run import build_model
-from posenet.training.step import ModelWithLoss, TrainStep
+from posenet.training.optimizer import make_optimizer, set_train_mode
+from posenet.training.step import ModelWithLoss, TrainStep, build_model
 
 
 class Steps(NamedTuple):

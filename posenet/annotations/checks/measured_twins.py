@@ -10,21 +10,17 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-MIN_POSES = 20
-"""Smallest number of poses for measuring twins."""
-MAX_VALUES = 5_000_000
-"""Poses times keypoints squared, at most; of more poses some are chosen."""
-MAX_KEYPOINTS = 70
+MIN_POSES, MAX_POSES = 20, 5000
+"""Fewer poses show nothing; of more, some are chosen."""
+MAX_KEYPOINTS = 40
 """With more keypoints, measuring takes too long."""
 NUM_RESAMPLES = 30
 """So often the poses are drawn again, with replacement, to see how certain a difference is."""
-NUM_RIVALS = 20
-"""Number of other pairings, those that fit next best, with which the best is compared."""
 MIN_CERTAINTY = 3.5
 """Every other pairing must fit worse by this many standard deviations."""
 MAX_MISFIT = 0.25
@@ -38,13 +34,8 @@ CHANCE = 2.5
 """Differences of fewer standard deviations are by chance."""
 MIN_VARIANCE = 1e-4
 """Smallest variance of a value, relative to its mean square: annotations are not more exact."""
-MAX_SEEDS = 8
-"""Pairings grow from this many keypoints at most."""
-NUM_GROWN = 12
-"""Number of pairings that grow in more than one round."""
-MAX_ROUNDS = 8
-"""A pairing grows in this many rounds at most."""
-
+NUM_PAIRINGS, NUM_ROUNDS = 20, 8
+"""So many pairings, those that fit best, grow in each of so many rounds; the best is compared with as many others."""
 SIGNS = np.array([-1.0, 1.0, 1.0, 1.0, -1.0], np.float32)[:, None, None]
 """What mirroring does to the values of ``_Statistics``: keeps or negates them."""
 
@@ -80,8 +71,7 @@ def measure_twins(joints: np.ndarray, known: Sequence[tuple[int, int]], unknown:
     if len(poses) < MIN_POSES or num_keypoints > MAX_KEYPOINTS or not len(unknown):
         return None
     random = np.random.default_rng(0)
-    count = max(MAX_VALUES // num_keypoints**2, MIN_POSES)
-    values = _values_of_poses(poses[random.permutation(len(poses))[:count]])
+    values = _values_of_poses(poses[random.permutation(len(poses))[:MAX_POSES]])
     resamples = random.multinomial(len(values), np.full(len(values), 1 / len(values)), NUM_RESAMPLES)
     measured, *resampled = _measure(values, np.vstack([np.ones(len(values)), resamples]))
     start = np.arange(num_keypoints)
@@ -112,13 +102,10 @@ def _values_of_poses(poses: np.ndarray) -> np.ndarray:
     points = np.where(poses[..., 2:] > 0, poses[..., :2], np.nan)
     points = points - np.nanmean(points, axis=1, keepdims=True)
     points = points / np.sqrt(np.nanmean(points**2, axis=(1, 2), keepdims=True).clip(1e-12))
-    x, y = points[..., 0], points[..., 1]  # (P, K)
-    across = x[:, None] - x[:, :, None]
-    down = y[:, None] - y[:, :, None]
+    across, down = np.moveaxis(points[:, None] - points[:, :, None], -1, 0)  # (P, K, K)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of a keypoint that is never labelled
-        x = x - np.nanmean(x, axis=0)
-        y = y - np.nanmean(y, axis=0)
+        x, y = np.moveaxis(points - np.nanmean(points, axis=0), -1, 0)  # (P, K)
     together = x[:, :, None] * x[:, None]
     area = x[:, :, None] * y[:, None] - y[:, :, None] * x[:, None]
     return np.stack([across, down, np.hypot(across, down), together, area], axis=1).astype(np.float32)
@@ -126,14 +113,14 @@ def _values_of_poses(poses: np.ndarray) -> np.ndarray:
 
 def _measure(values: np.ndarray, weights: np.ndarray) -> list[_Statistics]:
     """The statistics of (P, 5, K, K) values for every row of (R, P) weights."""
-    weights = weights.astype(np.float32)
-    shape = (-1, *values.shape[1:])
-    filled = np.nan_to_num(values).reshape(len(values), -1)
-    is_labelled = np.isfinite(values[:, 0]).reshape(len(values), -1).astype(np.float32)
-    total = (weights @ is_labelled).reshape(-1, 1, *values.shape[2:])
+    is_labelled = np.isfinite(values[:, :1])
+    filled = np.nan_to_num(values)
+    total, means, squares = (
+        np.tensordot(weights.astype(np.float32), one.astype(np.float32), axes=1)
+        for one in (is_labelled, filled, filled**2)
+    )
     with np.errstate(invalid="ignore"):
-        means = (weights @ filled).reshape(shape) / total
-        squares = (weights @ filled**2).reshape(shape) / total
+        means, squares = means / total, squares / total
         variances = (squares - means**2).clip(MIN_VARIANCE * squares) / total
     return [_Statistics(*arrays) for arrays in zip(means, squares, variances)]
 
@@ -157,39 +144,31 @@ def _unlikeliness(squares: np.ndarray, variances: np.ndarray) -> np.ndarray:
 
 
 def _fitting_pairings(statistics: _Statistics, start: Pairing, unknown: np.ndarray) -> list[Pairing]:
-    """The pairing that fits best, followed by the ``NUM_RIVALS`` that fit next best.
+    """The pairing that fits best, followed by those that fit next best.
 
-    It grows from the known pairs; without any, from every twin that some of the keypoints may have, and of these the
-    ``NUM_GROWN`` go on growing that fit best after a first round.
+    It grows from the known pairs; without any, from every two keypoints that may be twins.
     """
-    decided = np.setdiff1d(np.arange(len(start)), unknown)
-    seeds = unknown[:: -(-len(unknown) // MAX_SEEDS)].tolist()
-    if not np.array_equal(start, np.arange(len(start))):
-        seeds = []
-    begun = [_pair_with_anchors(statistics, start, decided, unknown)] if len(decided) else []
-    for seed, twin in itertools.product(seeds, unknown.tolist()):
-        pairing = start.copy()
-        pairing[[seed, twin]] = twin, seed
-        begun.append(_pair_with_anchors(statistics, pairing, np.union1d(decided, [seed, twin]), unknown))
 
-    def evidence(pairing: Pairing) -> float:
-        return float(_compare(statistics, pairing)[1].sum())
+    def best(pairings: Iterable[Pairing], count: int = NUM_PAIRINGS) -> list[Pairing]:
+        """The different ones against which there is least evidence, in this order."""
+        different = map(np.array, dict.fromkeys(tuple(pairing.tolist()) for pairing in pairings))
+        return sorted(different, key=lambda pairing: float(_compare(statistics, pairing)[1].sum()))[:count]
 
-    grown = [start]
-    for pairing in _best(begun, evidence, NUM_GROWN):
-        for _ in range(MAX_ROUNDS):
-            previous, pairing = pairing, _pair_with_anchors(statistics, pairing, np.arange(len(start)), unknown)
-            if np.array_equal(previous, pairing):
-                break
-        grown.append(pairing)
-    [best] = _best(grown, evidence, 1)
-    return _best([*grown, *_variations(best, unknown)], evidence, NUM_RIVALS + 1)
-
-
-def _best(pairings: Sequence[Pairing], evidence: Callable[[Pairing], float], count: int) -> list[Pairing]:
-    """The different pairings against which there is least evidence, in this order."""
-    different = [np.array(pairing) for pairing in dict.fromkeys(tuple(pairing.tolist()) for pairing in pairings)]
-    return sorted(different, key=evidence)[:count]
+    everything = np.arange(len(start))
+    decided = np.setdiff1d(everything, unknown)
+    pairings = [start]
+    if len(decided):
+        pairings.append(_pair_with_anchors(statistics, start, decided, unknown))
+    if np.array_equal(start, everything):
+        for a, b in itertools.combinations_with_replacement(unknown.tolist(), 2):
+            pairing = start.copy()
+            pairing[[a, b]] = b, a
+            pairings.append(_pair_with_anchors(statistics, pairing, np.union1d(decided, [a, b]), unknown))
+    for _ in range(NUM_ROUNDS):
+        pairings = best(pairings)
+        pairings += [_pair_with_anchors(statistics, pairing, everything, unknown) for pairing in pairings]
+    [fittest] = best(pairings, 1)
+    return best([*pairings, *_variations(fittest, unknown)], NUM_PAIRINGS + 1)
 
 
 def _pair_with_anchors(statistics: _Statistics, pairing: Pairing, anchors: np.ndarray, unknown: np.ndarray) -> Pairing:
@@ -202,22 +181,22 @@ def _pair_with_anchors(statistics: _Statistics, pairing: Pairing, anchors: np.nd
     evidence = _unlikeliness(differences, variances[:, :, None] + twin_variances[:, None])
     costs = np.nan_to_num(evidence, nan=1.0).mean(axis=(0, 3))
     _, twins = linear_sum_assignment(costs + costs.T)
+    own = np.arange(len(twins))
     result = pairing.copy()
-    result[unknown] = unknown[np.where(twins[twins] == np.arange(len(twins)), twins, np.arange(len(twins)))]
+    result[unknown] = unknown[np.where(twins[twins] == own, twins, own)]
     return result
 
 
 def _variations(pairing: Pairing, unknown: np.ndarray) -> list[Pairing]:
     """The pairings in which one pair is parted, or two keypoints have become twins."""
     variations = []
-    for number, a in enumerate(unknown.tolist()):
-        for b in unknown[:number].tolist():
-            former = [int(pairing[a]), int(pairing[b])]
-            variation = pairing.copy()
-            variation[former] = former
-            variation[[a, b]] = (a, b) if former == [b, a] else (b, a)
-            variations.append(variation)
-            if len({a, b, *former}) == 4:
-                variations.append(variation.copy())
-                variations[-1][former] = former[::-1]
+    for a, b in itertools.combinations(unknown.tolist(), 2):
+        former = [int(pairing[a]), int(pairing[b])]
+        variation = pairing.copy()
+        variation[former] = former
+        variation[[a, b]] = (a, b) if former == [b, a] else (b, a)
+        variations.append(variation)
+        if len({a, b, *former}) == 4:
+            variations.append(variation.copy())
+            variations[-1][former] = former[::-1]
     return variations

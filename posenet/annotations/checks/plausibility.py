@@ -3,53 +3,53 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 
 from posenet.annotations.adjustments import SINGLE_PLACES, SINGLE_SHARE
-from posenet.annotations.checks.sides import find_other_pairs, find_swapped_pairs, find_unknown_sides
-from posenet.annotations.coco import AnnotationFile, Mask
-from posenet.annotations.coordinates import EDGE_MARGIN, distances_from_boxes
-from posenet.skeleton.skeleton import compare_names
+from posenet.annotations.coco import AnnotationFile, Mask, Names
+from posenet.annotations.outlines import EDGE_MARGIN, boxes_around, distances_from_boxes
+from posenet.annotations.twins import find_twins, pair_by_statement
+from posenet.skeleton.known_names import Pair, pair_left_right
+from posenet.skeleton.skeleton import compare_names, twins
 
-ELSEWHERE = 0.2
-"""Share of the people who may have most keypoints outside their box. One in a hundred of COCO's has; if boxes have
-another format or only one of the two was scaled, most have."""
-BOX_MARGIN = 1.5
-"""A box that ends beyond this many image widths or heights is wrong."""
-FAR = 1.0
-"""Distance from the box, relative to its longer side, from which a keypoint is reported."""
-OUTSIDE_BOX = 0.1
-"""Distance from the box, relative to its longer side, from which a keypoint counts as outside. In COCO's annotations,
-one person in a hundred has half of the keypoints outside."""
+MIN_EXAMPLES = 20
+"""At least this many people are needed to measure a share, or to report a keypoint that nobody has."""
+MAX_RESULTS = 20
+"""COCO's evaluation uses so many results of an image."""
 ONE_SIDED = 0.1
 """If images were made smaller without their annotations, keypoints leave them to the right and below. In sets that
 annotate what is outside the image, at least this share of the people leave it to the left or above."""
-MIN_EXAMPLES = 20
-"""At least this many people are needed to report a keypoint that nobody has."""
-MAX_RESULTS = 20
-"""COCO's evaluation uses so many results of an image."""
+OUTSIDE_BOX, FAR = 0.1, 1.0
+"""Distances from the box, relative to its longer side, from which a keypoint counts as outside, and is reported. In
+COCO's annotations, one person in a hundred has half of the keypoints outside."""
+ELSEWHERE = 0.2
+"""Share of the people who may have most keypoints outside their box. If boxes have another format or only one of the
+two was scaled, most have."""
+BOX_MARGIN = 1.5
+"""A box that ends beyond this many image widths or heights is wrong."""
+MIN_GAP = 0.1
+"""Smallest horizontal distance between left and right, relative to the size of the object."""
+RARE_SHARE = 0.05
+"""If less than this share of the annotations has a pair the other way round, each of these is reported."""
+MIN_OTHER_PAIRS = 3
+"""Smallest number of other pairs that must agree for a report of a single annotation."""
 
 
 def find_suspicious(file: AnnotationFile, measures_twins: bool) -> None:
     """Add contradictions and warnings to the adjustments of a file; see ``read_annotation_file``."""
     _compare_categories(file)
-    if file.adjustments.contradictions:
-        return  # others would only follow from them
-    _compare_labels(file)
-    _compare_with_images(file)
-    _compare_boxes(file)
-    unknown = find_unknown_sides(file) if measures_twins else []
-    found = {"flip-pairs": find_other_pairs(file), "swapped-here": find_swapped_pairs(file), "no-sides": unknown}
-    for code, places in found.items():
-        if places:
-            file.adjustments.add("warning", code, places)
+    if not file.adjustments.contradictions:  # others would only follow from them
+        _compare_keypoints(file)
+        _compare_boxes(file)
+        _compare_sides(file, measures_twins)
 
 
 def _compare_categories(file: AnnotationFile) -> None:
-    said, people = file.adjustments, file.columns
-    groups = [category.keypoints for category in file.categories.parsed]
-    has_used = bool(file.categories.is_used.any())
+    said, people, categories = file.adjustments, file.columns, file.categories
+    groups = [category.keypoints for category in categories.parsed]
+    has_used = bool(categories.is_used.any())
     if not any(groups):
         said.add("contradiction", "no-keypoints")
     elif file.skeleton is not None and not has_used:
@@ -59,73 +59,111 @@ def _compare_categories(file: AnnotationFile) -> None:
     counts = np.bincount(people.category_rows, minlength=len(groups)).tolist()
     others = [
         f"{category.name}: {count} annotations"
-        for category, is_used, count in zip(file.categories.parsed, file.categories.is_used, counts)
+        for category, is_used, count in zip(categories.parsed, categories.is_used, counts)
         if category.keypoints and not is_used and count and has_used
     ]
     if others:
         said.add("left out", "other-keypoints", others)
     if len(file.groups_of_names()) > 1:
-        named = [category.name for category in file.categories.parsed if category.keypoints]
-        said.add("warning", "several-skeletons", named)
+        said.add("warning", "several-skeletons", [one.name for one in categories.parsed if one.keypoints])
     has_list = np.array([bool(entry.get("keypoints")) for entry in people.entries], bool)
     lists_none = np.array([not names for names in groups] or [False], bool)[people.category_rows]
     said.add_rows("left out", "no-category", has_list & lists_none & any(groups), people.ids)
 
 
-def _compare_labels(file: AnnotationFile) -> None:
-    said, people = file.adjustments, file.columns
-    is_person = people.is_labelled_person
+def _compare_keypoints(file: AnnotationFile) -> None:
+    said, people, is_person = file.adjustments, file.columns, file.columns.is_labelled_person
+    points, is_labelled = people.keypoints[..., :2], people.is_labelled
     used = itertools.compress(people.entries, people.is_used)
     if not is_person.any() and any(any(entry.get("keypoints") or ()) for entry in used):
         said.add("contradiction", "nothing-labelled")
     for names, is_member in file.groups_of_names().items():
-        is_labelled = people.is_labelled[is_person & is_member]  # (P, K)
-        never = [name for name, labels in zip(names, is_labelled.T) if not labels.any()]
-        if len(is_labelled) >= MIN_EXAMPLES and never:
+        of_group = is_labelled[is_person & is_member]  # (P, K)
+        never = [name for name, labels in zip(names, of_group.T) if not labels.any()]
+        if len(of_group) >= MIN_EXAMPLES and never:
             said.add("warning", "never-labelled", never)
-    is_hidden = (~people.is_labelled & (people.keypoints[..., :2] != 0).any(axis=2)).any(axis=1)
+    is_hidden = (~is_labelled & (points != 0).any(axis=2)).any(axis=1)
     said.add_rows("warning", "unlabelled-place", is_hidden & is_person, people.ids)
-    is_one_place = is_person & (people.num_labelled >= 3) & (_ends(file) + _ends(file, -1) == 0).all(axis=1)
-    if _are_many(is_one_place, is_person):
+    low = points.min(axis=1, where=is_labelled[..., None], initial=np.inf)
+    high = points.max(axis=1, where=is_labelled[..., None], initial=-np.inf)
+    is_one_place = is_person & (people.num_labelled >= 3) & (low == high).all(axis=1)
+    if _are_many(is_one_place, is_person, ELSEWHERE):
         said.add_rows("contradiction", "one-place", is_one_place, people.ids)
     per_image = np.bincount(people.image_rows[is_person], minlength=len(file.images))
     said.add_rows("warning", "many-people", per_image > MAX_RESULTS, [image.file_name for image in file.images])
-
-
-def _compare_with_images(file: AnnotationFile) -> None:
-    said, people = file.adjustments, file.columns
-    is_person = people.is_labelled_person
-    limits = file.sizes[:, ::-1]
-    beyond = is_person & (_ends(file) > limits + EDGE_MARGIN).any(axis=1)
-    before = is_person & (_ends(file, -1) > EDGE_MARGIN).any(axis=1)
-    outside = beyond | before
-    is_one_sided = before.sum() < ONE_SIDED * outside.sum()
-    if is_one_sided and outside.sum() > max(SINGLE_PLACES, SINGLE_SHARE * is_person.sum()):
-        said.add_rows("contradiction", "outside", outside, people.ids)
+    is_before = is_person & (low < -EDGE_MARGIN).any(axis=1)
+    is_outside = is_before | is_person & (high > file.sizes[:, ::-1] + EDGE_MARGIN).any(axis=1)
+    if is_before.sum() < ONE_SIDED * is_outside.sum() and _are_many(is_outside, is_person):
+        said.add_rows("contradiction", "outside", is_outside, people.ids)
 
 
 def _compare_boxes(file: AnnotationFile) -> None:
-    said, people = file.adjustments, file.columns
-    is_person = people.is_labelled_person
+    said, people, is_person = file.adjustments, file.columns, file.columns.is_labelled_person
     distances = np.where(people.is_labelled, distances_from_boxes(people.keypoints[..., :2], people.boxes), 0)
     num_outside = (distances > OUTSIDE_BOX).sum(axis=1)
-    elsewhere = is_person & (num_outside >= 2) & (num_outside >= 0.5 * people.num_labelled)
-    if _are_many(elsewhere, is_person):
-        said.add_rows("contradiction", "box-elsewhere", elsewhere, people.ids)
+    is_elsewhere = is_person & (num_outside >= 2) & (num_outside >= 0.5 * people.num_labelled)
+    if _are_many(is_elsewhere, is_person, ELSEWHERE):
+        said.add_rows("contradiction", "box-elsewhere", is_elsewhere, people.ids)
         return
     said.add_rows("warning", "far-from-box", is_person & (distances > FAR).any(axis=1), people.ids)
-    objects = people.is_used & ~people.is_crowd
     ends = people.boxes[:, :2] + people.boxes[:, 2:]
-    is_beyond = objects & (ends > BOX_MARGIN * file.sizes[:, ::-1]).any(axis=1)
-    if is_beyond.sum() > max(SINGLE_PLACES, SINGLE_SHARE * objects.sum()):
+    is_beyond = people.is_object & (ends > BOX_MARGIN * file.sizes[:, ::-1]).any(axis=1)
+    if _are_many(is_beyond, people.is_object):
         said.add_rows("contradiction", "box-outside", is_beyond, people.ids)
 
 
-def _ends(file: AnnotationFile, sign: int = 1) -> np.ndarray:
-    """(A, 2) the largest x and y of the labelled keypoints, or of their negatives; minus infinity without any."""
-    points = sign * file.columns.keypoints[..., :2]
-    return np.asarray(points.max(axis=1, where=file.columns.is_labelled[..., None], initial=-np.inf))
+def _are_many(found: Mask, people: Mask, share: float = SINGLE_SHARE) -> bool:
+    return bool(found.sum() > max(SINGLE_PLACES, share * people.sum()))
 
 
-def _are_many(found: Mask, people: Mask) -> bool:
-    return bool(found.sum() > max(SINGLE_PLACES, ELSEWHERE * people.sum()))
+def _compare_sides(file: AnnotationFile, measures_twins: bool) -> None:
+    """Name the pairs that the skeleton has otherwise than the names, exchanged sides, and what tells no sides."""
+    skeleton, people = file.skeleton, file.columns
+    others, swapped, unknown = [], [], []
+    for names, is_member in file.groups_of_names().items():
+        rows = np.flatnonzero(is_member & people.is_labelled_person)
+        joints = people.keypoints[rows, : len(names)]
+        category = next(category for category in file.categories.parsed if category.keypoints == names)
+        pairs = pair_by_statement(names, category.flip_idx, category.name)
+        if skeleton is not None:
+            spelled = dict(zip(skeleton.file_keypoints, names))
+            pairs = tuple((spelled[a], spelled[b]) for a, b in skeleton.left_right if a in spelled and b in spelled)
+            others += [name for name, twin in twins(pair_left_right(names)).items() if twins(pairs).get(name) != twin]
+        swapped += [f"{people.ids[rows[row]]} ({', '.join(pair)})" for row, pair in _find_swapped(names, pairs, joints)]
+        # A skeleton with pairs, or one that lets nothing be mirrored, has decided.
+        if measures_twins and (skeleton is None or (skeleton.mirror and not skeleton.left_right)):
+            found = find_twins(names, joints, category.flip_idx, category.name)
+            if not found.mirror or (skeleton is not None and found.pairs):
+                unknown.append(found.message)
+    for code, places in {"flip-pairs": others, "swapped-here": swapped, "no-sides": unknown}.items():
+        if places:
+            file.adjustments.add("warning", code, places)
+
+
+def _find_swapped(names: Names, pairs: Sequence[Pair], joints: np.ndarray) -> list[tuple[int, Pair]]:
+    """The few of (P, K, 3) annotations, with the pair, in which a pair agrees or disagrees with all others, unlike in
+    nearly all annotations.
+
+    In a body seen from the front, every left keypoint is to the right of its twin in the image; seen from behind, every
+    one is to the left. So pairs agree or disagree in nearly all people alike, and those in whom one differs are
+    probably wrong.
+    """
+    if len(pairs) < 2:
+        return []
+    left, right = np.array([(names.index(a), names.index(b)) for a, b in pairs]).T
+    is_labelled = joints[..., 2] > 0
+    sizes = boxes_around(joints[..., :2], is_labelled)[:, 2:].max(axis=1, keepdims=True)
+    gaps = joints[:, left, 0] - joints[:, right, 0]  # (P, pairs)
+    is_clear = is_labelled[:, left] & is_labelled[:, right] & (np.abs(gaps) > MIN_GAP * sizes)
+    directions = np.where(is_clear, np.sign(gaps), 0)
+    others = directions.sum(axis=1, keepdims=True) - directions
+    num_others = is_clear.sum(axis=1, keepdims=True) - is_clear
+    # If the others disagree among themselves, the body is seen from its side or has crossed limbs.
+    is_comparable = is_clear & (num_others > 0) & (np.abs(others) == num_others)
+    is_same = directions == np.sign(others)
+    is_same_rare = 2 * (is_comparable & is_same).sum(axis=0) <= is_comparable.sum(axis=0)
+    is_rare = is_comparable & (is_same == is_same_rare)
+    is_measured = is_comparable.sum(axis=0) >= MIN_EXAMPLES
+    is_measured &= is_rare.sum(axis=0) < RARE_SHARE * is_comparable.sum(axis=0)
+    is_reported = is_rare & is_measured & (num_others >= MIN_OTHER_PAIRS)
+    return [(row, pairs[column]) for column, row in np.argwhere(is_reported.T).tolist()]

@@ -6,7 +6,7 @@ COCO-WholeBody and Halpe (133 and 136 keypoints), and PoseTrack18 (a file for ea
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -20,61 +20,52 @@ FINGERS = "thumb forefinger middle_finger ring_finger pinky_finger".split()
 BODY = COCO.file_names
 FEET = tuple(f"{side}_{part}" for side in ("left", "right") for part in ("big_toe", "small_toe", "heel"))
 FACE = tuple(f"face-{number}" for number in range(68))
-HANDS = {
-    side: (f"{side}_hand_root", *(f"{side}_{finger}{number}" for finger in FINGERS for number in range(1, 5)))
+LEFT_HAND, RIGHT_HAND = (
+    (f"{side}_hand_root", *(f"{side}_{finger}{number}" for finger in FINGERS for number in range(1, 5)))
     for side in ("left", "right")
-}
-WHOLE_BODY = (*BODY, *FEET, *FACE, *HANDS["left"], *HANDS["right"])
+)
+WHOLE_BODY = (*BODY, *FEET, *FACE, *LEFT_HAND, *RIGHT_HAND)
 """The 133 keypoints of COCO-WholeBody."""
 HALPE_FEET = [f"{side}_{part}" for part in ("big_toe", "small_toe", "heel") for side in ("left", "right")]
 HALPE_BODY = (*BODY, "head", "neck", "hip", *HALPE_FEET)
-HALPE = (*HALPE_BODY, *FACE, *HANDS["left"], *HANDS["right"])
+HALPE = (*HALPE_BODY, *FACE, *LEFT_HAND, *RIGHT_HAND)
 """The 136 keypoints of Halpe; the first 26 are a set of their own."""
 
-PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
-    "whole": (WHOLE_BODY, ("keypoints", "foot_kpts", "face_kpts", "lefthand_kpts", "righthand_kpts"), ""),
+PARTS: dict[str | None, tuple[tuple[str, ...], tuple[str, ...], str]] = {
     "body": (BODY, ("keypoints",), ""),
     "feet": (FEET, ("foot_kpts",), ""),
     "face": (FACE, ("face_kpts",), "face_box"),
-    "left_hand": (HANDS["left"], ("lefthand_kpts",), "lefthand_box"),
-    "right_hand": (HANDS["right"], ("righthand_kpts",), "righthand_box"),
+    "left_hand": (LEFT_HAND, ("lefthand_kpts",), "lefthand_box"),
+    "right_hand": (RIGHT_HAND, ("righthand_kpts",), "righthand_box"),
+    None: (WHOLE_BODY, ("keypoints", "foot_kpts", "face_kpts", "lefthand_kpts", "righthand_kpts"), ""),
 }
 """Of what COCO-WholeBody can be read as: the keypoints, the lists of an annotation that have them, and its own box."""
 _LENGTHS = {len(names): names for names in (WHOLE_BODY, HALPE, HALPE_BODY)}
 
 
 def import_coco(source: Source) -> ImportedAnnotations:
-    """Read a COCO keypoint file, or one of its family.
-
-    Raises:
-        DataError: the content is not that of a COCO file, has no such part, or its images are not found.
-    """
+    """Read a COCO keypoint file, or one of its family."""
     document, path, part = source.content, source.path, source.part
     sections = select_sections(document, path, ["images"])
-    is_whole_body = any("face_kpts" in entry or "foot_kpts" in entry for entry in sections["annotations"])
-    if part is not None and part not in PARTS:
-        raise DataError(f"part={part} is none of {', '.join(PARTS)}; choose one of them")
-    if part is not None and not is_whole_body:
-        raise DataError(f"{path} has one list of keypoints; part={part} is for COCO-WholeBody, leave it out")
-    _refuse_joined_objects(document, sections, path)
+    annotations = sections["annotations"]
+    is_whole_body = any("face_kpts" in entry or "foot_kpts" in entry for entry in annotations)
+    if part is not None and (part not in PARTS or not is_whole_body):
+        parts = ", ".join(filter(None, PARTS))
+        raise DataError(f"{path} has no part {part}; leave out --part NAME, or choose one of COCO-WholeBody: {parts}")
+    if (document.get("info") or {}).get("contributor") == "Label Studio":
+        boxes = Counter(str(entry.get("image_id")) for entry in annotations if not entry.get("keypoints"))
+        if max(boxes.values(), default=0) > 1:
+            raise DataError(
+                f"{path} joins the keypoints of several objects; export the project from Label Studio as JSON"
+            )
     if is_whole_body:
-        sections = _read_parts(sections, part or "whole")
+        sections = _read_parts(sections, part)
     folder, images = _locate(sections["images"], source)
     own = sections | {"images": images, "categories": _name_keypoints(sections)}
     return ImportedAnnotations(document | own, folder, ())
 
 
-def _refuse_joined_objects(document: dict[str, Any], sections: dict[str, list[Entry]], path: Path) -> None:
-    """Raise ``DataError`` for Label Studio's export in this form if images have several objects: it joins their
-    keypoints to one annotation."""
-    if (document.get("info") or {}).get("contributor") != "Label Studio":
-        return
-    boxes = Counter(str(entry.get("image_id")) for entry in sections["annotations"] if not entry.get("keypoints"))
-    if boxes and max(boxes.values()) > 1:
-        raise DataError(f"{path} joins the keypoints of several objects; export the project from Label Studio as JSON")
-
-
-def _read_parts(sections: dict[str, list[Entry]], part: str) -> dict[str, list[Entry]]:
+def _read_parts(sections: dict[str, list[Entry]], part: str | None) -> dict[str, list[Entry]]:
     """The annotations of COCO-WholeBody with the keypoints of one part, or of all.
 
     A person without the part keeps the box of the whole person, which training then ignores.
@@ -99,8 +90,8 @@ def _read_parts(sections: dict[str, list[Entry]], part: str) -> dict[str, list[E
 def _name_keypoints(sections: dict[str, list[Entry]]) -> list[Entry]:
     """The categories, with the names of WholeBody or Halpe where one lists none, or only COCO's, for their number of
     keypoints."""
-    lengths = Counter(len(entry["keypoints"]) for entry in sections["annotations"] if entry.get("keypoints"))
-    names = _LENGTHS.get(next(iter(lengths)) // 3) if len(lengths) == 1 else None
+    lengths = {len(entry["keypoints"]) for entry in sections["annotations"] if entry.get("keypoints")}
+    names = _LENGTHS.get(lengths.pop() // 3) if len(lengths) == 1 else None
     return [
         category | shape_of(names) if names and tuple(category.get("keypoints") or ()) in ((), BODY) else category
         for category in sections["categories"]
@@ -109,41 +100,38 @@ def _name_keypoints(sections: dict[str, list[Entry]]) -> list[Entry]:
 
 def import_posetrack(source: Source) -> ImportedAnnotations:
     """Read a folder with a file for each video as one set. Ids that two files have are numbered anew."""
-    sections: dict[str, list[Entry]] = {"images": [], "annotations": [], "categories": []}
+    joined: dict[str, list[Entry]] = {"images": [], "annotations": [], "categories": []}
     for document in source.content.values():
         own = select_sections(document, source.path, ["images"])
-        if sections["categories"] and own["categories"] != sections["categories"]:
+        if joined["categories"] and own["categories"] != joined["categories"]:
             raise DataError(f"the files of {source.path} have different categories; import each of them alone")
-        sections["categories"] = own["categories"]
-        first = len(sections["images"]) + 1
+        joined["categories"] = own["categories"]
+        first = len(joined["images"]) + 1
         numbers = {image.get("id"): number for number, image in enumerate(own["images"], first)}
-        sections["images"] += [image | {"id": numbers[image.get("id")]} for image in own["images"]]
-        sections["annotations"] += [
+        joined["images"] += [image | {"id": numbers[image.get("id")]} for image in own["images"]]
+        joined["annotations"] += [
             entry | {"image_id": numbers.get(entry.get("image_id")), "id": number}
-            for number, entry in enumerate(own["annotations"], len(sections["annotations"]) + 1)
+            for number, entry in enumerate(own["annotations"], len(joined["annotations"]) + 1)
         ]
-    return import_coco(source._replace(content=sections))
+    return import_coco(replace(source, content=joined))
 
 
-def _locate(listed: Sequence[Entry], source: Source) -> tuple[Path, list[Entry]]:
+def _locate(listed: list[Entry], source: Source) -> tuple[Path, list[Entry]]:
     """The folder of the images, and their entries with names relative to it.
 
     Names stay as they are where they are right below some folder; else they are found by the ends of their paths.
     """
     names = [image["file_name"] for image in listed if isinstance(image.get("file_name"), str)]
     files, found = find_images_near(source.path, source.images, names)
-    bases = {_base(file, name) for name, file in found.items()}
+    bases = set()
+    for name, file in found.items():
+        parts = PurePosixPath(name).parts
+        bases.add(Path(*file.parts[: -len(parts)]) if file.parts[-len(parts) :] == parts else None)
     base = bases.pop()
     if base is not None and not bases:
-        return base, list(listed)
+        return base, listed
     renamed: dict[Any, str] = {name: file.relative_to(files.folder).as_posix() for name, file in found.items()}
     return files.folder, [
         image | {"file_name": renamed[name]} if (name := str(image.get("file_name"))) in renamed else image
         for image in listed
     ]
-
-
-def _base(file: Path, name: str) -> Path | None:
-    """The folder in which a file has this name; None if only the end of its path is the same."""
-    parts = PurePosixPath(name).parts
-    return Path(*file.parts[: -len(parts)]) if file.parts[-len(parts) :] == parts else None

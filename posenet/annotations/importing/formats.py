@@ -6,16 +6,16 @@ A format is recognised by the content of a file or a folder; see ``FORMATS``, an
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
+from xml.etree import ElementTree
 
-from posenet.annotations.coco import SECTIONS, read_document
+from posenet.annotations.coco import read_document
+from posenet.annotations.importing.animals import find_tables, import_deeplabcut, import_sleap
 from posenet.annotations.importing.coco_family import import_coco, import_posetrack
-from posenet.annotations.importing.cvat import import_cvat, parse_xml
-from posenet.annotations.importing.deeplabcut import find_tables, import_deeplabcut, is_table
 from posenet.annotations.importing.imported import ImportedAnnotations, Source, readable
-from posenet.annotations.importing.label_studio import import_label_studio
-from posenet.annotations.importing.labelme import import_labelme, is_labelme
+from posenet.annotations.importing.labelling_tools import import_cvat, import_label_studio, import_labelme
 from posenet.annotations.importing.published_sets import (
     import_aic,
     import_interhand,
@@ -23,31 +23,54 @@ from posenet.annotations.importing.published_sets import (
     import_mpii,
     import_ochuman,
 )
-from posenet.annotations.importing.sleap import import_sleap
 from posenet.annotations.importing.yolo_pose import import_yolo_pose
 from posenet.errors import DataError
 from posenet.files import read_input
-from posenet.messages import to_single_line
 
 HDF5 = b"\x89HDF\r\n\x1a\n"
 """How files of SLEAP, NWB and JABS begin."""
+LABELME = "shapes imagePath"
+"""What files of Labelme have."""
 MAX_BYTES_OF_AN_IMAGE = 2**26
 """A larger JSON file is not that of an image or a video; it takes long to read."""
 
-HINTS = {
-    ("image_id", "score"): "results, not annotations; give a file with images and annotations",
-    ("annotation_id",): "no groups of keypoints, as JSON-MIN of Label Studio; export the project as JSON",
-    ("categories", "info"): "no annotations, as the notes of Label Studio's export as YOLO; export the project as JSON",
-}
-"""What is wrong with files that are no annotations, by keys of their content."""
-
 
 class Format(NamedTuple):
-    """A format of annotations."""
+    """A format of annotations, by what its files are and contain."""
 
     name: str
-    fits: Callable[[Source], bool]
+    kind: str  # as in Source
+    keys: str  # what the content has; see _has
     read: Callable[[Source], ImportedAnnotations]
+
+
+FORMATS = (
+    Format("YOLO-pose", "yaml", "", import_yolo_pose),
+    Format("Label Studio", "list", "data", import_label_studio),
+    Format("Labelme", "labelme", "", import_labelme),
+    Format("CVAT", "xml", "annotations", import_cvat),
+    Format("PoseTrack18", "posetrack", "", import_posetrack),
+    Format("OCHuman", "object", "images keypoint_names", import_ochuman),
+    Format("COCO", "object", "images categories", import_coco),
+    Format("InterHand", "object", "images annotations.joint_valid", import_interhand),
+    Format("COCO", "object", "images annotations", import_coco),
+    Format("AIC", "list", "keypoint_annotations image_id", import_aic),
+    Format("MPII", "list", "joints joints_vis image", import_mpii),
+    Format("MPII", "list", "joint_self img_paths", import_mpii),
+    Format("MPII", "mat", "RELEASE", import_mpii),
+    Format("LSP", "mat", "joints", import_lsp),
+    Format("DeepLabCut", "tables", "", import_deeplabcut),
+    Format("SLEAP", "hdf5", "", import_sleap),
+    Format("SLEAP", "mat", "positions", import_sleap),
+    Format("SLEAP", "list", "filename class annotations", import_sleap),
+)
+"""All formats; the first that fits is taken."""
+NO_ANNOTATIONS = {
+    "image_id score": "results, not annotations; give a file with images and annotations",
+    "annotation_id": "no groups of keypoints, as JSON-MIN of Label Studio; export the project as JSON",
+    "categories info": "no annotations, as the notes of Label Studio's export as YOLO; export the project as JSON",
+}
+"""What is wrong with files that are no annotations, by keys of their content."""
 
 
 def read_annotations(
@@ -74,150 +97,94 @@ def read_annotations(
         DataError: the format is not known, a file is damaged, or no image is found.
     """
     format_, source = recognise(path)
-    if part is not None and format_.read is not import_coco:
-        raise DataError(f"{path} is {format_.name}; part={part} is for COCO-WholeBody, leave it out")
-    if split is not None and format_.read is not import_yolo_pose:
-        raise DataError(
-            f"{path} is {format_.name}, which has no splits as YOLO-pose has; leave out --split NAME (posenet "
-            "annotations split divides a file)"
-        )
-    source = source._replace(images=images, split=split or source.split, keypoints=keypoints, part=part, frames=frames)
+    for option, value, reader in (("part", part, import_coco), ("split", split, import_yolo_pose)):
+        if value is not None and format_.read is not reader:
+            kind = {"part": "COCO-WholeBody", "split": "YOLO-pose"}[option]
+            raise DataError(f"{path} is {format_.name}; leave out {option}=NAME, which is for {kind}")
     with readable(source.path):
-        return format_.read(source)
+        return format_.read(replace(source, images=images, split=split, keypoints=keypoints, part=part, frames=frames))
 
 
 def recognise(path: str | Path) -> tuple[Format, Source]:
     """The format of a file or a folder, and its content; ``DataError`` if it is not known or cannot be read."""
     path = Path(path)
-    source = open_set_of_files(path) if path.is_dir() else _open_file(path)
+    with readable(path):
+        source = open_set_of_files(path) if path.is_dir() else _open_file(path)
     if source is None:
         raise DataError(f"the files of {path} are no data set together; give one of them")
     for format_ in FORMATS:
-        if format_.fits(source):
+        if format_.kind == source.kind and _has(source.content, format_.keys):
             return format_, source
-    for keys, remedy in HINTS.items():
-        if _is_list(source, *keys) or _has_keys(source.content, *keys):
-            raise DataError(f"{source.path} has {remedy}")
-    raise _unknown(source.path)
+    for keys, fault in NO_ANNOTATIONS.items():
+        if _has(source.content, keys):
+            raise DataError(f"{source.path} has {fault}")
+    names = ", ".join(dict.fromkeys(format_.name for format_ in FORMATS))
+    raise DataError(f"{path} has no annotations that are known; give those of {names}, unpacked")
 
 
-def _unknown(path: Path) -> DataError:
-    names = ", ".join(format_.name for format_ in FORMATS)
-    return DataError(f"{path} has no annotations that are known; give those of {names}, unpacked")
+def _has(content: Any, keys: str) -> bool:
+    """Whether an object, or the first object of a list, has all keys; annotations.id is that of its first annotation.
+
+    The only key of XML is the name of its root.
+    """
+    if isinstance(content, ElementTree.Element):
+        return bool(content.tag == keys)
+    first = content[0] if isinstance(content, list) and content else content
+    for path in keys.split():
+        key, _, inner = path.partition(".")
+        if not isinstance(first, dict) or key not in first or (inner and not _has(first[key], inner)):
+            return False
+    return True
 
 
 def open_set_of_files(folder: Path) -> Source | None:
     """The files of a folder that are one data set together: of DeepLabCut, Labelme or PoseTrack18; None for others."""
     tables = find_tables(folder) or sorted(folder.glob("CollectedData_*.csv"))
     if tables:
-        return Source(folder, "csv files", tables)
+        return Source(folder, "tables", tables)
     for place in (folder, folder / "annotations"):
-        documents = sorted(file for file in place.glob("*") if file.suffix.lower() == ".json" and file.is_file())
-        if not documents or documents[0].stat().st_size > MAX_BYTES_OF_AN_IMAGE:
+        files = sorted(file for file in place.glob("*") if file.suffix.lower() == ".json" and file.is_file())
+        if not files or files[0].stat().st_size > MAX_BYTES_OF_AN_IMAGE:
             continue
-        first = read_document(documents[0])
-        if is_labelme(first) or (len(documents) > 1 and _is_posetrack(first)):
-            fits = is_labelme if is_labelme(first) else _is_posetrack
-            contents = {documents[0]: first} | {file: read_document(file) for file in documents[1:]}
-            return Source(folder, "json files", {file: own for file, own in contents.items() if fits(own)})
+        first = read_document(files[0])
+        for kind, keys, least in (("labelme", LABELME, 1), ("posetrack", "images.is_labeled", 2)):
+            if _has(first, keys) and len(files) >= least:
+                contents = {files[0]: first} | {file: read_document(file) for file in files[1:]}
+                return Source(
+                    folder, kind, {file: content for file, content in contents.items() if _has(content, keys)}
+                )
     return None
 
 
 def _open_file(path: Path) -> Source:
-    try:
-        beginning = read_input(path, 512).removeprefix(b"\xef\xbb\xbf").lstrip()
-    except OSError as error:
-        raise DataError(f"cannot read annotations {path}: {error.strerror or error}; correct the path") from error
+    data = read_input(path, 512).removeprefix(b"\xef\xbb\xbf").lstrip()
     suffix = path.suffix.lower()
-    if beginning.startswith(HDF5):
-        table = path.with_suffix(".csv")  # DeepLabCut writes its labels in both formats
-        return _open_file(table) if path.stem.startswith("CollectedData_") else Source(path, "hdf5", None)
-    if beginning.startswith(b"MATLAB") or suffix == ".mat":
-        return Source(path, "mat", _read_mat(path))
-    if is_table(beginning):
-        return Source(path, "csv files", [path])
+    if data.startswith(HDF5):
+        # DeepLabCut writes its labels as .csv, too.
+        is_copy = path.stem.startswith("CollectedData_")
+        return _open_file(path.with_suffix(".csv")) if is_copy else Source(path, "hdf5")
+    if data.startswith(b"MATLAB") or suffix == ".mat":
+        return _open_mat(path)
+    if data.startswith((b"scorer,", b"scorer;", b"scorer\t")):
+        return Source(path, "tables", [path])
     if suffix in (".yaml", ".yml"):
         tables = find_tables(path.parent) if path.stem == "config" else []
-        return Source(path.parent, "csv files", tables) if tables else Source(path, "yaml", None)
-    if beginning.startswith(b"<"):
-        return Source(path, "xml", parse_xml(path))
-    if suffix == ".json" or beginning[:1] in (b"{", b"["):
-        return Source(path, "json", read_document(path))
-    raise _unknown(path)
+        return Source(path.parent, "tables", tables) if tables else Source(path, "yaml")
+    if data.startswith(b"<"):
+        return Source(path, "xml", ElementTree.fromstring(read_input(path)))  # expat refuses endless entities
+    if suffix == ".json" or data[:1] in (b"{", b"["):
+        content = read_document(path)
+        if isinstance(content, list):
+            return Source(path, "list", content)
+        return Source(path, "labelme", {path: content}) if _has(content, LABELME) else Source(path, "object", content)
+    return Source(path, "unknown")
 
 
-def _read_mat(path: Path) -> dict[str, Any] | None:
-    """The variables of a MAT file; None for one of Matlab 7.3, which is HDF5."""
+def _open_mat(path: Path) -> Source:
     from scipy.io import loadmat  # takes a quarter of a second
 
-    try:
-        return dict(loadmat(path, simplify_cells=True))
-    except NotImplementedError:
-        return None
-    except Exception as error:  # SciPy raises errors of many kinds for damaged files
-        reason = to_single_line(f"{type(error).__name__}: {error}")
-        raise DataError(f"{path} is no whole MAT file ({reason}); get it again") from error
-
-
-def _is_posetrack(content: object) -> bool:
-    images = content.get("images") if isinstance(content, dict) else None
-    return isinstance(images, list) and any(isinstance(image, dict) and "is_labeled" in image for image in images)
-
-
-def _has_keys(content: object, *keys: str) -> bool:
-    return isinstance(content, dict) and all(key in content for key in keys)
-
-
-def _is_list(source: Source, *keys: str) -> bool:
-    """Whether the content is a list of objects, of which the first has these keys."""
-    return isinstance(source.content, list) and bool(source.content) and _has_keys(source.content[0], *keys)
-
-
-def _is_labelme(source: Source) -> bool:
-    files = source.content.values() if source.kind == "json files" else [source.content]
-    return all(map(is_labelme, files))
-
-
-def _is_interhand(source: Source) -> bool:
-    annotations = source.content.get("annotations") if isinstance(source.content, dict) else None
-    first = annotations[0] if isinstance(annotations, list) and annotations else None
-    return _has_keys(first, "hand_type", "joint_valid") and not _has_keys(first, "keypoints")
-
-
-FORMATS = (
-    Format("YOLO-pose", lambda source: source.kind == "yaml", import_yolo_pose),
-    Format("Label Studio", lambda source: _is_list(source, "data"), import_label_studio),
-    Format("Labelme", _is_labelme, import_labelme),
-    Format("CVAT", lambda source: source.kind == "xml" and source.content.tag == "annotations", import_cvat),
-    Format("PoseTrack18", lambda source: source.kind == "json files", import_posetrack),
-    Format("OCHuman", lambda source: _has_keys(source.content, "images", "keypoint_names"), import_ochuman),
-    Format("InterHand", _is_interhand, import_interhand),
-    Format(
-        "COCO",
-        lambda source: any(_has_keys(source.content, "images", key) for key in SECTIONS[1:]),
-        import_coco,
-    ),
-    Format("AIC", lambda source: _is_list(source, "keypoint_annotations", "image_id"), import_aic),
-    Format(
-        "MPII",
-        lambda source: (
-            _is_list(source, "joints", "joints_vis", "image")
-            or _is_list(source, "joint_self", "img_paths")
-            or _has_keys(source.content, "RELEASE")
-        ),
-        import_mpii,
-    ),
-    Format("LSP", lambda source: _has_keys(source.content, "joints"), import_lsp),
-    Format("DeepLabCut", lambda source: source.kind == "csv files", import_deeplabcut),
-    Format(
-        "SLEAP",
-        lambda source: (
-            source.kind == "hdf5"
-            or (source.kind == "mat" and source.content is None)
-            or _has_keys(source.content, "positions")
-            or _is_list(source, "filename", "class", "annotations")
-        ),
-        import_sleap,
-    ),
-)
-"""All formats; the first that fits is taken."""
+    with readable(path, Exception):
+        try:
+            return Source(path, "mat", dict(loadmat(path, simplify_cells=True)))
+        except NotImplementedError:  # a file of Matlab 7.3 is HDF5
+            return Source(path, "hdf5")

@@ -9,54 +9,50 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import cv2
 import numpy as np
 
 from posenet.annotations.coco import COCO_CATEGORY, Entry
 from posenet.annotations.image_files import find_images_near
-from posenet.devices.cpu import usable_cores
-from posenet.errors import DataError
-from posenet.images import read_header
+from posenet.errors import DataError, PosenetError
+from posenet.images import read_header, write_image
 from posenet.messages import to_single_line
 from posenet.progress_bar import progress_bar
 from posenet.skeleton import COCO
-from posenet.threads import map_in_threads
+from posenet.threads import map_in_threads, usable_cores
 
 DECIMALS = 3
 """Decimals of coordinates and areas."""
 FEW = 0.05
-"""Share of the images or tasks that may have faults of their own. If more have, the fault is that of the whole set."""
+"""Share of the images that may have faults of their own. If more have, the fault is that of the whole set."""
 SHOWN_NAMES = 5
 """Number of names in a note."""
 MISSING_IMAGES = "images that are not in the folder, or that several files may be, left out"
-_FAILED = "images left out, because they or their annotations cannot be used"
 
 Content = TypeVar("Content")
-Notes = defaultdict[str, list[str]]
-"""What an import leaves out, or does in its own way, with the names of the images or tasks."""
 
 
-class Source(NamedTuple):
+@dataclass(frozen=True)
+class Source:
     """A file or a folder, what is in it, and how it is read; see ``formats.read_annotations``."""
 
     path: Path
     kind: str
-    """yaml, json, xml, mat, hdf5, or the files of a folder: "json files" or "csv files"."""
-    content: Any
-    """A document, the root of XML, the variables of a MAT file; of a folder its files, with their content if JSON."""
+    """yaml, object or list (of JSON), xml, mat, hdf5; or tables, labelme or posetrack, which may be several files."""
+    content: Any = None
+    """A document, the root of XML, the variables of a MAT file; the paths of tables; other files by their paths."""
     images: str | Path | None = None
-    split: str = "train"
+    split: str | None = None
     keypoints: Sequence[str] | None = None
     part: str | None = None
     frames: Path | None = None
-
-    @property
-    def frames_folder(self) -> Path:
-        """Where frames of videos are written."""
-        return self.frames or self.path.with_name(f"{self.path.stem}_frames")
+    notes: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    """What is left out, or done in another way than stated, with the names of the images or tasks."""
 
 
 class Object(NamedTuple):
@@ -77,32 +73,59 @@ class ImportedAnnotations(NamedTuple):
     notes: tuple[str, ...]  # what was left out, and other remarks: one line each
 
 
+CONTENT_ERRORS = (LookupError, TypeError, ValueError, AttributeError, OverflowError, SyntaxError)
+"""Errors of content that is not as it should be; that of XML is a ``SyntaxError``."""
+
+
 @contextlib.contextmanager
-def readable(path: Path) -> Iterator[None]:
-    """Turn the errors of content that is not as it should be into a ``DataError`` that names the file."""
+def readable(path: object, errors: type[Exception] | tuple[type[Exception], ...] = CONTENT_ERRORS) -> Iterator[None]:
+    """Turn errors into a ``DataError`` that names the file. Libraries raise ``Exception`` of many kinds."""
     try:
         yield
-    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+    except PosenetError:
+        raise
+    except OSError as error:
+        raise DataError(f"cannot open {error.filename or path}: {error.strerror or error}; correct the path") from error
+    except errors as error:
         reason = to_single_line(f"{type(error).__name__}: {error}")
         raise DataError(f"{path} cannot be read ({reason}); it may be damaged: export it again") from error
 
 
-def by_file(objects_of: Mapping[str, Content], source: Source, notes: Notes) -> dict[Path, Content]:
+def by_file(objects_of: Mapping[str, Content], source: Source) -> dict[Path, Content]:
     """What the images have, by their files in place of their names; ``DataError`` if none is there."""
     _, found = find_images_near(source.path, source.images, list(objects_of))
-    notes[MISSING_IMAGES] += [name for name in objects_of if name not in found]
+    source.notes[MISSING_IMAGES] += [name for name in objects_of if name not in found]
     return {file: objects_of[name] for name, file in found.items()}
 
 
-def are_few(num_faults: int, count: int) -> bool:
-    """Whether so many of ``count`` images or tasks can be left out: one, or ``FEW``."""
-    return num_faults < count and num_faults <= max(1, FEW * count)
+def frame_paths(source: Source, stem: str, numbers: Iterable[int]) -> dict[int, Path]:
+    """Where frames of a video are written as images, by their numbers."""
+    folder = source.frames or source.path.with_name(f"{source.path.stem}_frames")
+    return {number: folder / f"{stem}_{number:06d}.png" for number in numbers}
+
+
+def write_frames(source: Source, video: Path, numbers: Iterable[int]) -> dict[int, Path]:
+    """Write frames of a video as images, unless they are there; ``DataError`` if one cannot be read.
+
+    The frames are read in order, because seeking is not exact in all formats.
+    """
+    paths = frame_paths(source, video.stem, numbers)
+    missing = {number for number, path in paths.items() if not path.exists()}
+    capture = cv2.VideoCapture(str(video))
+    for number in range(max(missing, default=-1) + 1):
+        is_there, image = capture.read() if number in missing else (capture.grab(), None)
+        if not is_there:
+            raise DataError(f"frame {number} of {video} cannot be read; give the video that was labelled, complete")
+        if image is not None:
+            write_image(paths[number], image)
+    capture.release()
+    return paths
 
 
 def to_coco(
     objects_of: Mapping[Path, Sequence[Object] | DataError],
     names: Sequence[str],
-    notes: Notes,
+    source: Source,
     *,
     edges: Sequence[tuple[str, str]] = (),
     twins: Sequence[tuple[str, str]] = (),
@@ -148,10 +171,10 @@ def to_coco(
         else:
             entries.append({"id": len(entries) + 1} | image)
             objects += [(entries[-1], item) for item in own]
-    if failures and not are_few(len(failures), len(objects_of)):
+    if failures and (not entries or len(failures) > max(1, FEW * len(objects_of))):
         others = f" (and {len(failures) - 1} of {len(objects_of)} images more)" if len(failures) > 1 else ""
         raise DataError(f"{failures[0]}{others}") from failures[0]
-    notes[_FAILED] += map(str, failures)
+    source.notes["images left out, because they or their annotations cannot be used"] += map(str, failures)
     if categories is None:
         categories = dict(enumerate(dict.fromkeys(item.category for _, item in objects), 1))
     shape = shape_of(names, edges, twins)
@@ -161,7 +184,7 @@ def to_coco(
         "categories": [{"id": number, "name": name} | shape for number, name in categories.items()],
     }
     lines = []
-    for note, places in notes.items():
+    for note, places in source.notes.items():
         different = list(dict.fromkeys(places))
         if different:
             shown = to_single_line(", ".join(different[:SHOWN_NAMES]))

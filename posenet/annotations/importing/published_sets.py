@@ -13,7 +13,7 @@ import numpy as np
 
 from posenet.annotations.coco import read_document
 from posenet.annotations.importing.coco_family import FINGERS
-from posenet.annotations.importing.imported import ImportedAnnotations, Notes, Object, Source, by_file, to_coco
+from posenet.annotations.importing.imported import ImportedAnnotations, Object, Source, by_file, to_coco
 from posenet.errors import DataError
 
 AIC_NAMES = (
@@ -37,7 +37,7 @@ Person = tuple[str, np.ndarray | None, list[float] | None]
 
 
 def reader_of(
-    names: Sequence[str] | str, people_of: Callable[[Any], Iterator[Person]], category: str = "person"
+    names: Sequence[str] | str, people_of: Callable[[Source], Iterator[Person]], category: str = "person"
 ) -> Callable[[Source], ImportedAnnotations]:
     """A reader of files whose content ``people_of`` turns to people.
 
@@ -46,10 +46,9 @@ def reader_of(
     """
 
     def read(source: Source) -> ImportedAnnotations:
-        notes = Notes(list)
         people: dict[str, list[Object]] = {}
         order = [str(name) for name in source.content[names]] if isinstance(names, str) else list(names)
-        for image, keypoints, box in people_of(source.content):
+        for image, keypoints, box in people_of(source):
             own = people.setdefault(str(image), [])
             if keypoints is None and box is None:
                 continue
@@ -57,15 +56,15 @@ def reader_of(
             if len(rows) != len(order):
                 raise ValueError(f"a person of {image} has {len(rows)} keypoints, not {len(order)}")
             own.append(Object(category, dict(zip(order, rows.tolist())), box))
-            notes[_NO_KEYPOINTS] += [] if rows[:, 2].any() else [str(image)]
-        return to_coco(by_file(people, source, notes), order, notes)
+            source.notes[_NO_KEYPOINTS] += [] if rows[:, 2].any() else [str(image)]
+        return to_coco(by_file(people, source), order, source)
 
     return read
 
 
-def _people_of_aic(entries: Sequence[Mapping[str, Any]]) -> Iterator[Person]:
+def _people_of_aic(source: Source) -> Iterator[Person]:
     """A file of AI Challenger: 1 is visible there, 2 hidden, 3 not labelled."""
-    for entry in entries:
+    for entry in source.content:
         boxes = entry.get("human_annotations") or {}
         name = f"{entry['image_id']}.jpg"
         yield name, None, None
@@ -73,12 +72,13 @@ def _people_of_aic(entries: Sequence[Mapping[str, Any]]) -> Iterator[Person]:
             yield name, _rows(values, {1: 2, 2: 1}), _from_corners(boxes.get(key))
 
 
-def _people_of_mpii(content: Any) -> Iterator[Person]:
+def _people_of_mpii(source: Source) -> Iterator[Person]:
     """``mpii_human_pose_v1_u12_1.mat``, or a list of people in either form that is common; all count from 1.
 
     People without joints have a position and a height, 200 times ``scale``, which become a box.
     """
-    for name, keypoints, place, scale in _mpii_release(content) if isinstance(content, dict) else _mpii_list(content):
+    read = _mpii_release if source.kind == "mat" else _mpii_list
+    for name, keypoints, place, scale in read(source.content):
         keypoints[:, :2] -= 1
         yield name, None, None
         if keypoints[:, 2].any():
@@ -118,13 +118,13 @@ def _mpii_release(content: Mapping[str, Any]) -> Iterator[tuple[str, np.ndarray,
             yield str(entry["image"]["name"]), keypoints, place, person.get("scale")
 
 
-def _people_of_lsp(content: Mapping[str, Any]) -> Iterator[Person]:
+def _people_of_lsp(source: Source) -> Iterator[Person]:
     """``joints.mat`` of Leeds Sports Pose, whose images are im0001.jpg and so on.
 
     The array is (3, 14, N), and 1 marks hidden joints. In Leeds Sports Pose Extended it is (14, 3, N), 1 marks visible
     joints, and the positions of others have no meaning.
     """
-    joints = np.array(content["joints"], np.float64)
+    joints = np.array(source.content["joints"], np.float64)
     joints = joints[..., None] if joints.ndim == 2 else joints
     is_extended = joints.shape[:2] == (len(LSP_NAMES), 3)
     if not is_extended and joints.shape[:2] != (3, len(LSP_NAMES)):
@@ -137,9 +137,9 @@ def _people_of_lsp(content: Mapping[str, Any]) -> Iterator[Person]:
         yield f"im{number:0{5 if is_extended else 4}d}.jpg", keypoints, None
 
 
-def _people_of_ochuman(document: Mapping[str, Any]) -> Iterator[Person]:
+def _people_of_ochuman(source: Source) -> Iterator[Person]:
     """``ochuman.json``: 1 is visible, 2 and 3 hidden by oneself or by others."""
-    for entry in document["images"]:
+    for entry in source.content["images"]:
         yield entry["file_name"], None, None
         for person in entry["annotations"]:
             keypoints = _rows(person["keypoints"], {1: 2, 2: 1, 3: 1}) if person.get("keypoints") else None
@@ -169,14 +169,21 @@ def _as_list(value: Any) -> list[dict[str, Any]]:
     return [item for item in (value if isinstance(value, (list, np.ndarray)) else []) if isinstance(item, dict)]
 
 
-def _people_of_interhand(content: Mapping[str, Any]) -> Iterator[Person]:
-    """``InterHand2.6M_*_data.json``, with the cameras and the positions in space of the two files beside it."""
-    images = {image["id"]: image for image in content["images"]}
-    for entry in content["annotations"]:
+def _people_of_interhand(source: Source) -> Iterator[Person]:
+    """``InterHand2.6M_*_data.json``: 42 keypoints of two hands, as the cameras see the positions in space of the two
+    files beside it."""
+    others = []
+    for end in ("camera", "joint_3d"):
+        path = source.path.with_name(source.path.name.replace("_data", f"_{end}"))
+        if not path.is_file():
+            raise DataError(f"{source.path} has no positions in its images; put {path.name} beside it")
+        others.append(read_document(path))
+    images = {image["id"]: image for image in source.content["images"]}
+    for entry in source.content["annotations"]:
         image = images[entry["image_id"]]
         capture, camera = str(image["capture"]), str(image["camera"])
-        cameras = content["cameras"][capture]
-        points = np.array(content["joints"][capture][str(image["frame_idx"])]["world_coord"], np.float64)
+        cameras, joints = (other[capture] for other in others)
+        points = np.array(joints[str(image["frame_idx"])]["world_coord"], np.float64)
         seen = (points - cameras["campos"][camera]) @ np.transpose(cameras["camrot"][camera])
         pixels = seen[:, :2] / seen[:, 2:] * cameras["focal"][camera] + cameras["princpt"][camera]
         yield image["file_name"], np.column_stack([pixels, 2 * (np.ravel(entry["joint_valid"]) > 0)]), entry.get("bbox")
@@ -186,15 +193,4 @@ import_aic = reader_of(AIC_NAMES, _people_of_aic)
 import_mpii = reader_of(MPII_NAMES, _people_of_mpii)
 import_lsp = reader_of(LSP_NAMES, _people_of_lsp)
 import_ochuman = reader_of("keypoint_names", _people_of_ochuman)
-_read_interhand = reader_of(INTERHAND_NAMES, _people_of_interhand, "hands")
-
-
-def import_interhand(source: Source) -> ImportedAnnotations:
-    """Read InterHand2.6M: the 42 keypoints of two hands, as their cameras see them."""
-    content = dict(source.content)
-    for key, end in (("cameras", "camera"), ("joints", "joint_3d")):
-        path = source.path.with_name(source.path.name.replace("_data", f"_{end}"))
-        if not path.is_file():
-            raise DataError(f"{source.path} has no positions in its images; put {path.name} beside it")
-        content[key] = read_document(path)
-    return _read_interhand(source._replace(content=content))
+import_interhand = reader_of(INTERHAND_NAMES, _people_of_interhand, "hands")

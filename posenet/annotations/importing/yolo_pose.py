@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from posenet.annotations.coco import Entry
-from posenet.annotations.importing.imported import ImportedAnnotations, Notes, Object, Source, to_coco
+from posenet.annotations.importing.imported import ImportedAnnotations, Object, Source, readable, to_coco
 from posenet.annotations.twins import is_flip_idx
 from posenet.errors import ConfigError, DataError
 from posenet.files import read_input
 from posenet.images import find_images
-from posenet.messages import pluralize, to_single_line, truncate_for_message
+from posenet.messages import pluralize, truncate_for_message
 from posenet.skeleton import COCO
 
 BOX_COLUMNS = 5
@@ -33,19 +33,17 @@ FEW_CORNERS = 2
 MIN_KEYPOINTS = 3
 """Labelled keypoints of an object that shows whether its box is two corners."""
 
-_WITHOUT_FILE = "images without a label file, which show nobody"
-_BOXES = "images with boxes without keypoints, which training ignores"
-
 
 class MissingPlaceError(DataError):
     """A folder, a list or an image that a ``data.yaml`` names does not exist."""
 
 
-class YoloFormat(NamedTuple):
+class Layout(NamedTuple):
     """What ``data.yaml`` says about the labels."""
 
     classes: dict[int, str]  # names by index
     keypoints: tuple[str, ...]
+    twins: list[tuple[str, str]]
     has_visibility: bool
 
 
@@ -54,49 +52,32 @@ def import_yolo_pose(source: Source) -> ImportedAnnotations:
 
     The names of the keypoints are those that are given, or those in ``kpt_names``, or COCO's if there are 17, or
     keypoint_1, keypoint_2 and so on.
-
-    Raises:
-        ConfigError: PyYAML is not installed.
-        DataError: a file is missing or cannot be read, or is not of this format.
     """
     path = source.path
     if source.images is not None:
         raise DataError(f"{path} names the folders of its images; leave out --images DIR")
     content = _read_yaml(path)
-    layout = _parse_format(content, path, source.keypoints)
-    images = _find_images(content, path, source.split)
-    flip_idx = content.get("flip_idx") or []
-    if flip_idx and not is_flip_idx(flip_idx, len(layout.keypoints)):
-        raise DataError(
-            f"{path}: flip_idx {truncate_for_message(flip_idx)} is not a list of the twins of all "
-            f"{len(layout.keypoints)} keypoints, counted from 0; correct it, or leave it out"
-        )
-    notes = Notes(list)
-
+    layout = _parse_layout(content, path, source.keypoints)
+    images = _find_images(content, path, source.split or "train")
     objects_of: dict[Path, list[Object] | DataError] = {}
+    unlabelled = source.notes["images without a label file, which show nobody"]
+    boxes = source.notes["images with boxes without keypoints, which training ignores"]
     for image in images:
-        path_of_labels = label_path(image)
         try:
-            objects_of[image] = own = _read_labels(path_of_labels, layout)
+            objects_of[image] = own = _read_labels(label_path(image), layout)
         except DataError as error:
             objects_of[image] = error
             continue
-        notes[_WITHOUT_FILE] += [] if path_of_labels.exists() else [image.name]
-        notes[_BOXES] += [] if all(item.points for item in own) else [image.name]
-    imported = to_coco(
-        objects_of,
-        layout.keypoints,
-        notes,
-        twins=[(name, layout.keypoints[twin]) for name, twin in zip(layout.keypoints, flip_idx)],
-        categories={index + 1: name for index, name in sorted(layout.classes.items())},
-        whole=1,
-    )
-    if len(notes[_WITHOUT_FILE]) == len(imported.document["images"]):
+        unlabelled += [] if label_path(image).exists() else [image.name]
+        boxes += [] if all(item.points for item in own) else [image.name]
+    categories = {index + 1: name for index, name in sorted(layout.classes.items())}
+    imported = to_coco(objects_of, layout.keypoints, source, twins=layout.twins, categories=categories, whole=1)
+    people = imported.document["annotations"]
+    if len(unlabelled) == len(imported.document["images"]):
         raise DataError(
             f"{path}: none of {len(images)} images has a label file, for example {label_path(images[0])}; give each "
             "label file the name of its image, and .txt"
         )
-    people = imported.document["annotations"]
     if people and not any(any(person["keypoints"][2::3]) for person in people):
         raise DataError(f"no object of {path} has keypoints; its labels may be those of a set for detection")
     if (count := sum(map(_is_corners, people))) > max(FEW_CORNERS, len(people) / 2):
@@ -131,20 +112,14 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         import yaml
     except ImportError as error:
         raise ConfigError("PyYAML is not installed; pip install 'simplepose[yolo]'") from error
-    try:
+    with readable(path, Exception):
         content = yaml.safe_load(read_input(path).decode("utf-8-sig"))
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
-    # The constructors of values such as times raise errors of other kinds.
-    except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        reason = to_single_line(str(error))
-        raise DataError(f"{path} is not valid YAML ({reason}); give the data.yaml of a YOLO-pose data set") from error
     if not isinstance(content, dict):
         raise DataError(f"{path} is not a data.yaml; give that of a YOLO-pose data set")
     return content
 
 
-def _parse_format(content: dict[str, Any], path: Path, given: Sequence[str] | None) -> YoloFormat:
+def _parse_layout(content: dict[str, Any], path: Path, given: Sequence[str] | None) -> Layout:
     shape = content.get("kpt_shape")
     count, dimensions = shape if isinstance(shape, list) and len(shape) == 2 else (0, 0)
     if type(count) is not int or count < 1 or dimensions not in (2, 3):
@@ -159,12 +134,17 @@ def _parse_format(content: dict[str, Any], path: Path, given: Sequence[str] | No
         listed = next(iter(listed.values()), None)
     default = COCO.file_names if count == len(COCO.file_names) else [f"keypoint_{n + 1}" for n in range(count)]
     names = tuple(map(str, given or (listed if isinstance(listed, list) else None) or default))
-    what = "--keypoints NAMES" if given else "kpt_names"
-    if len(names) != count:
-        raise DataError(f"{path}: kpt_shape has {count} keypoints, {what} has {len(names)}; correct one of them")
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise DataError(f"{path}: {what} has {twice[0]} more than once; give every keypoint a name of its own")
-    return YoloFormat({index: str(name) for index, name in classes.items()}, names, dimensions == 3)
+    if len(names) != count or len(set(names)) != count:
+        what = "--keypoints NAMES" if given else "kpt_names"
+        raise DataError(f"{path}: {what} must be as many names as kpt_shape says, {count}, and no two the same")
+    flip_idx = content.get("flip_idx") or []
+    if flip_idx and not is_flip_idx(flip_idx, count):
+        raise DataError(
+            f"{path}: flip_idx {truncate_for_message(flip_idx)} is not a list of the twins of all {count} keypoints, "
+            "counted from 0; correct it, or leave it out"
+        )
+    twins = [(name, names[twin]) for name, twin in zip(names, flip_idx)]
+    return Layout({index: str(name) for index, name in classes.items()}, names, twins, dimensions == 3)
 
 
 def _find_images(content: dict[str, Any], data_file: Path, split: str) -> list[Path]:
@@ -181,16 +161,17 @@ def _find_images(content: dict[str, Any], data_file: Path, split: str) -> list[P
     stated = str(content.get("path") or "").replace("\\", "/")
     roots = [here / stated, Path(stated), here]
     inputs = []
-    try:
-        for place in places:
-            found = _find_place(place, roots, data_file)
-            inputs += _read_list(found, roots) if found.suffix == ".txt" else [found]
-        paths = sorted(path.absolute() for path in find_images(inputs, recursive=True))
-    except (OSError, ValueError) as error:  # a name that is too long, has a null character or is not UTF-8
-        raise DataError(f"{data_file}: the images of {split} cannot be listed ({error}); correct the paths") from error
-    if not paths:
+    for place in places:
+        found = _find_place(place, roots, data_file)
+        if found.suffix == ".txt":
+            lines = read_input(found).decode("utf-8-sig").split("\n")
+            near = [found.parent, *roots]
+            inputs += [_find_place(line.strip(), near, found) for line in lines if line.strip()]
+        else:
+            inputs.append(found)
+    if not inputs:
         raise DataError(f"{data_file}: the split {split} has no images; correct the paths")
-    return paths
+    return sorted(path.absolute() for path in find_images(inputs, recursive=True))
 
 
 def _find_place(place: str, roots: Sequence[Path], source: Path) -> Path:
@@ -207,11 +188,6 @@ def _find_place(place: str, roots: Sequence[Path], source: Path) -> Path:
     raise MissingPlaceError(f"{source}: {place} does not exist in {roots[0]}; correct path in the file")
 
 
-def _read_list(path: Path, roots: Sequence[Path]) -> list[Path]:
-    lines = read_input(path).decode("utf-8-sig").split("\n")
-    return [_find_place(line.strip(), [path.parent, *roots], path) for line in lines if line.strip()]
-
-
 def label_path(image: Path) -> Path:
     """The file with the labels of an image: the last folder ``images`` of its path becomes ``labels``."""
     parts = list(image.parts)
@@ -221,14 +197,11 @@ def label_path(image: Path) -> Path:
     return Path(*parts).with_suffix(".txt")
 
 
-def _read_labels(path: Path, layout: YoloFormat) -> list[Object]:
-    """The objects in a label file, if there is one. Objects of five numbers have no keypoints."""
-    try:
-        text = read_input(path).decode("utf-8-sig", errors="replace")
-    except FileNotFoundError:
+def _read_labels(path: Path, layout: Layout) -> list[Object]:
+    """The objects in a label file, if there is one."""
+    if not path.exists():
         return []
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+    text = read_input(path).decode("utf-8-sig", errors="replace")
     objects = []
     for number, line in enumerate(text.splitlines(), start=1):
         try:
@@ -239,8 +212,8 @@ def _read_labels(path: Path, layout: YoloFormat) -> list[Object]:
     return objects
 
 
-def _parse_label(row: Sequence[float], layout: YoloFormat) -> Object:
-    """An object of a label file; ``ValueError`` if the numbers are not one."""
+def _parse_label(row: Sequence[float], layout: Layout) -> Object:
+    """An object of a label file; ``ValueError`` if the numbers are not one. Five numbers are one without keypoints."""
     step = 3 if layout.has_visibility else 2
     columns = BOX_COLUMNS + len(layout.keypoints) * step
     if len(row) not in (BOX_COLUMNS, columns):

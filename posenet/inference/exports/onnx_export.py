@@ -1,23 +1,35 @@
-"""A network as an ONNX file, from images to maps, in float32 or with 8-bit convolutions."""
+"""A network as an ONNX file, from images to maps, in float32 or with 8-bit convolutions.
+
+Checkpoints that a runtime runs are converted once, and kept as files in the user's cache (``load_converted``).
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import io
 import json
+import logging
+import os
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 import posenet
-from posenet.errors import DataError
+from posenet.checkpoints.named import cache_folder
+from posenet.checkpoints.weights import load_model, stored_config
+from posenet.devices.precision import select_amp
+from posenet.errors import CheckpointError, DataError, PosenetError
+from posenet.files import sha256_of, write_atomically
 from posenet.images import read_image
-from posenet.inference.exports.runtimes import CONSTANTS, INPUT, OUTPUT, PROPERTY, require_packages
+from posenet.inference.exports.runtimes import CONSTANTS, INPUT, OUTPUT, PROPERTY, ExportedNetwork, require_packages
+from posenet.model import fused
 from posenet.model.fused import FusedNetwork
 from posenet.model.layers import images_to_input
 from posenet.progress_bar import progress_bar
@@ -27,11 +39,21 @@ from posenet.skeleton.skeleton_file import skeleton_to_table
 if TYPE_CHECKING:
     import onnx
 
+    from posenet.devices.precision import Amp
+
 OPSET = 17
 CALIBRATION_IMAGES = 64
 """Number of images on which the ranges of an 8-bit file are measured. More change the ranges little."""
 FLOAT_CONVOLUTIONS = 2
 """Number of convolutions at the end that an 8-bit file keeps in float32: rounding costs most in them."""
+FEW_IMAGES = 32
+"""For so many images, PyTorch ends before a checkpoint is converted for a faster runtime: with ``tiny`` and with four
+stacks, both are equal at 30 to 55 images on the processors that were measured. See docs/deployment.md."""
+MAX_FILES = 8
+"""Files in the cache; the one that was used last is the last to go. A network of four stacks takes 500 MB."""
+_CHECKSUM_BYTES = hashlib.sha256().digest_size
+
+_log = logging.getLogger(__name__)
 
 
 class ImagesToMaps(nn.Module):
@@ -198,3 +220,77 @@ def _fill_empty_biases(model: onnx.ModelProto) -> None:
             if not bias.any():
                 bias[0] = 1
                 tensor.CopyFrom(onnx.numpy_helper.from_array(bias, tensor.name))
+
+
+def load_converted(
+    checkpoint: Path,
+    config: Config | None,
+    runtime: str,
+    device: str,
+    amp: Amp | Literal["auto"],
+    num_images: int | None,
+    *,
+    is_requested: bool,
+) -> tuple[ExportedNetwork, Config] | None:
+    """A checkpoint in one of ``RUNTIMES``, and its configuration; the arguments are those of ``Predictor``.
+
+    None if nobody has requested the runtime, and PyTorch serves better: for a few images, unless the checkpoint is
+    converted already; and for a network of the user, because what it computes may not survive a change of its layers
+    or its type.
+    """
+    config = config or stored_config(checkpoint)
+    file = _converted_file(checkpoint, config)
+    model = _read_converted(file) if file else None
+    if model is None:
+        is_few = num_images is not None and num_images <= FEW_IMAGES
+        if not is_requested and (is_few or config.model.network):
+            return None
+        fate = "not kept" if file is None else f"kept in {file.parent}"
+        _log.info("%s is converted, which takes a while, and %s", checkpoint, fate)
+        model = build_onnx(load_model(checkpoint, config)[0], config).SerializeToString()
+        if file is not None:
+            _keep_converted(model, file)
+    if device.lower() in ("auto", "cpu") and select_amp(torch.device("cpu"), amp) == "off":
+        amp = "off"  # "auto" could mean bf16 to the runtime where PyTorch computes in float32: less accurate
+    return ExportedNetwork(model, runtime, str(checkpoint), device, amp, torch.get_num_threads()), config
+
+
+def _converted_file(checkpoint: Path, config: Config) -> Path | None:
+    """The file to which a checkpoint is converted, which may not exist; None if it cannot be kept.
+
+    Its name is a checksum of all that the network depends on: the bytes of the checkpoint, the settings of the network,
+    the versions of the programs, and the code. A network of the user is not kept: its code may change.
+    """
+    if config.model.network:
+        return None
+    try:
+        folder = cache_folder() / "converted"
+    except CheckpointError:
+        return None
+    code = sorted([*Path(fused.__file__).parent.glob("*.py"), *Path(__file__).parent.glob("*.py")])
+    settings = json.dumps(config_to_dict(config)["model"], sort_keys=True)
+    key = [sha256_of(checkpoint), settings, posenet.__version__, torch.__version__, *map(sha256_of, code)]
+    return folder / hashlib.sha256("\n".join(key).encode()).hexdigest()[:32]
+
+
+def _read_converted(file: Path) -> bytes | None:
+    """The ONNX model in a file, before the checksum at its end; None if there is none, or if it is damaged."""
+    try:
+        data = file.read_bytes()
+    except OSError:
+        return None
+    with contextlib.suppress(OSError):  # of another user, or on a read-only disk
+        os.utime(file)
+    model, checksum = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
+    return model if hashlib.sha256(model).digest() == checksum else None
+
+
+def _keep_converted(model: bytes, file: Path) -> None:
+    """Write a file, and remove those that were used least lately, also what killed processes have left."""
+    try:
+        write_atomically(file, model + hashlib.sha256(model).digest())
+        files = [path for path in file.parent.iterdir() if path.is_file()]
+        for path in sorted(files, key=lambda path: -path.stat().st_mtime)[MAX_FILES:]:
+            path.unlink(missing_ok=True)
+    except (OSError, PosenetError) as error:  # on Windows also where another process has an old file open
+        _log.info("The converted network is not kept: %s", error)

@@ -36,14 +36,9 @@ CONSTANTS = {"format": 2, "multiple": INPUT_MULTIPLE, "stride": MAP_STRIDE}
 MAX_REASON = 200
 """Characters of a runtime's reason why it cannot use a file."""
 _OPENVINO_PRECISIONS = {"off": "f32", "bf16": "bf16", "fp16": "f16"}
-_OPENVINO_CAPABILITIES = {"bf16": "BF16", "fp16": "FP16"}
-"""What a device lists if it can compute in a precision."""
 _CUDA = "CUDAExecutionProvider"
 _ORT_ERRORS_ONLY = 3
 """A logging level of ONNX Runtime."""
-
-Loaded = tuple[MapFunction, Mapping[str, str]]
-"""What computes the maps, and the properties in the file."""
 
 
 def require_packages(*packages: str) -> None:
@@ -67,7 +62,7 @@ def load_exported_file(
         raise CheckpointError(f"cannot read {path}: {error.strerror}; check the path") from error
     text = os.environ.get("OMP_NUM_THREADS", "")  # which PyTorch reads too
     threads = int(text) if text.isdecimal() and int(text) > 0 else None
-    network = load_onnx(model, runtime, str(path), device, amp, threads)
+    network = ExportedNetwork(model, runtime, str(path), device, amp, threads)
     config = read_config(network.properties, str(path))
     size = INPUT_MULTIPLE // MAP_STRIDE
     expected = (1, config.model.skeleton.num_channels, size, size)
@@ -90,61 +85,58 @@ def read_config(properties: Mapping[str, str], source: str) -> Config:
     """The configuration of a file that this version of posenet has written, or ``CheckpointError``."""
     try:
         stored = json.loads(properties[PROPERTY])
-        constants = {name: stored[name] for name in CONSTANTS}
+        if {name: stored[name] for name in CONSTANTS} != CONSTANTS:
+            raise ValueError("another format")
         stored["model"]["skeleton"]["keypoints"]  # it is a table: a text would be the name of any file
         sections = {name: stored[name] for name in ("inference", "model")}
         sections["tracking"] = stored.get("tracking", {})  # files of version 0.5 lack it
-        config = config_from_dict(sections, source, from_checkpoint=True)
+        return config_from_dict(sections, source, from_checkpoint=True)
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError, ConfigError) as error:
         raise CheckpointError(
             f"{source} is not a file that this version of posenet export-onnx has written: its metadata lack the "
             "settings, or have one that is not valid; export the network again"
         ) from error
-    if constants != CONSTANTS:
-        raise CheckpointError(f"{source} is from another version of posenet; export the network again")
-    return config
 
 
 class ExportedNetwork:
-    """Runs an ONNX file in a runtime. A pickle has the arguments of ``load_onnx``, which loads the file again."""
+    """Runs an ONNX file, as a ``MapFunction``. A pickle has the arguments, with which the file is loaded again.
 
-    def __init__(self, loaded: Loaded, arguments: tuple[Any, ...]) -> None:
-        self._compute_maps, self.properties = loaded
-        self._arguments = arguments
+    Args:
+        model: the content of the file.
+        runtime: one of ``RUNTIMES``.
+        source: what messages call the file.
+        device: a name of PyTorch's devices, a name of the runtime's devices, or "auto".
+        threads: threads on a CPU; None for as many as the runtime chooses.
+    """
+
+    def __init__(
+        self, model: bytes, runtime: str, source: str, device: str, amp: Amp | Literal["auto"], threads: int | None
+    ) -> None:
+        self._arguments = (model, runtime, source, device, amp, threads)
+        if not is_installed(runtime):
+            raise ConfigError(f"backend {runtime} needs the package {runtime}; pip install 'simplepose[{runtime}]'")
+        load = _load_with_openvino if runtime == "openvino" else _load_with_onnxruntime
+        try:
+            self._compute_maps, self.properties = load(model, device, amp, threads)
+        except ConfigError as error:
+            raise ConfigError(f"{source}: {error}") from error
+        except Exception as error:  # each runtime raises errors of its own classes
+            reason = to_single_line(str(error))[:MAX_REASON]
+            failure = f"{RUNTIMES[runtime]} cannot load it ({reason})"
+            raise CheckpointError(f"{source} is damaged, not an ONNX file, or not supported: {failure}") from error
 
     def __call__(self, images: np.ndarray) -> np.ndarray:
         """See ``MapFunction``."""
         return self._compute_maps(images)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return load_onnx, self._arguments
+        return ExportedNetwork, self._arguments
 
 
-def load_onnx(
-    model: bytes, runtime: str, source: str, device: str, amp: Amp | Literal["auto"], threads: int | None
-) -> ExportedNetwork:
-    """Load an ONNX file, which messages call ``source``, with one of ``RUNTIMES``.
-
-    Args:
-        device: a name of PyTorch's devices, a name of the runtime's devices, or "auto".
-        threads: threads on a CPU; None for as many as the runtime chooses.
-    """
-    if not is_installed(runtime):
-        raise ConfigError(f"backend {runtime} needs the package {runtime}; pip install 'simplepose[{runtime}]'")
-    load = _load_with_openvino if runtime == "openvino" else _load_with_onnxruntime
-    try:
-        loaded = load(model, device, amp, threads)
-    except ConfigError as error:
-        raise ConfigError(f"{source}: {error}") from error
-    except Exception as error:  # each runtime raises errors of its own classes
-        reason = to_single_line(str(error))[:MAX_REASON]
-        raise CheckpointError(
-            f"{source} is damaged, not an ONNX file, or not supported: {RUNTIMES[runtime]} cannot load it ({reason})"
-        ) from error
-    return ExportedNetwork(loaded, (model, runtime, source, device, amp, threads))
-
-
-def _load_with_openvino(model: bytes, device: str, amp: str, threads: int | None) -> Loaded:
+def _load_with_openvino(
+    model: bytes, device: str, amp: str, threads: int | None
+) -> tuple[MapFunction, Mapping[str, str]]:
+    """What computes the maps, and the properties in the file."""
     core = _openvino_core()
     name = "CPU" if device == "auto" else device.upper()
     if name not in core.available_devices:
@@ -153,8 +145,7 @@ def _load_with_openvino(model: bytes, device: str, amp: str, threads: int | None
         )
     properties: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY"}
     if amp != "auto":  # OpenVINO itself chooses bf16 where a CPU computes in it natively
-        capability = _OPENVINO_CAPABILITIES.get(amp)
-        if capability and capability not in core.get_property(name, "OPTIMIZATION_CAPABILITIES"):
+        if amp != "off" and amp.upper() not in core.get_property(name, "OPTIMIZATION_CAPABILITIES"):
             raise ConfigError(f"OpenVINO does not compute in {amp} on {name} here; use amp auto")
         properties["INFERENCE_PRECISION_HINT"] = _OPENVINO_PRECISIONS[amp]
     if threads and name == "CPU":
@@ -194,7 +185,10 @@ def _openvino_core() -> Any:
     return core
 
 
-def _load_with_onnxruntime(model: bytes, device: str, amp: str, threads: int | None) -> Loaded:
+def _load_with_onnxruntime(
+    model: bytes, device: str, amp: str, threads: int | None
+) -> tuple[MapFunction, Mapping[str, str]]:
+    """What computes the maps, and the properties in the file."""
     import onnxruntime
 
     if amp not in ("off", "auto"):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import codecs
 import contextlib
-import importlib.util
 import math
 import numbers
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -17,7 +16,7 @@ from urllib.request import url2pathname
 
 import numpy as np
 
-from posenet.downloading import first_bytes, is_address, is_data_address, split_address, without_credentials
+from posenet.downloading import first_bytes, is_address, split_address, without_credentials
 from posenet.errors import ConfigError, DataError
 from posenet.files import read_input
 from posenet.images import IMAGE_SUFFIXES, find_images, holds_several_images, is_web_page
@@ -27,14 +26,8 @@ VIDEO_SUFFIXES = frozenset(
     ".mjpg .mkv .mov .mp4 .mpeg .mpg .mts .mxf .nut .ogv .rm .ts .vob .webm .wmv .y4m".split()
 )
 """Files that count as videos when a folder is listed."""
-NO_VIDEO_FORMATS = frozenset(["tty"])
-"""FFmpeg takes any text for a recording of a terminal."""
-_WEIGHTS = "has the weights of a network, not images: give it as --checkpoint FILE"
-_DATA = "has settings or data, not images: give images, videos or their folder"
-OTHER_FILES = dict.fromkeys([".pth", ".pt", ".onnx"], _WEIGHTS) | dict.fromkeys(
-    [".yaml", ".yml", ".json", ".h5", ".toml"], _DATA
-)
-"""Files that are given in place of images by mistake, and what to do instead."""
+OTHER_SUFFIXES = frozenset(".pth .pt .onnx .yaml .yml .json .h5 .toml".split())
+"""Files that are given in place of images by mistake."""
 MAX_NAME = 100
 """Characters of a name that a message shows, where the name may be an image as text."""
 START_BYTES = 4096
@@ -165,19 +158,17 @@ def plausible_rate(rate: float) -> float:
     return rate if MIN_FRAME_RATE <= rate <= MAX_FRAME_RATE else DEFAULT_FRAME_RATE
 
 
-def find_sources(
-    inputs: Iterable[str | os.PathLike[str] | int], *, listed: Sequence[Source] | None = None, recursive: bool = False
-) -> list[Source]:
+def find_sources(inputs: Iterable[str | os.PathLike[str] | int | Source], *, recursive: bool = False) -> list[Source]:
     """Find the sources that files, folders, patterns, addresses and cameras name, each once, in the given order.
 
-    A number that is not the name of a file is a camera; "-" stands for ``listed``, if it is given. ``DataError`` if an
-    input does not exist or is no image or video, a folder has none, or a pattern has no match.
+    A number that is not the name of a file is a camera. ``DataError`` if an input does not exist or is no image or
+    video, a folder has none, or a pattern has no match.
     """
     sources: dict[object, Source] = {}
     for item in inputs:
         name = os.fspath(item) if isinstance(item, os.PathLike) else str(item)
         try:
-            found = listed if listed is not None and name == "-" else list(_expand_input(name, recursive))
+            found = [item] if isinstance(item, Source) else list(_expand_input(name, recursive))
         except (OSError, ValueError) as error:  # the name is too long or none, or a folder may not be read
             reason = getattr(error, "strerror", None) or error
             raise DataError(f"cannot read {name[:MAX_NAME]}: {reason}; choose another input") from error
@@ -196,20 +187,19 @@ def _expand_input(item: str, recursive: bool) -> Iterator[Source]:
     if item.startswith("~") and not os.path.lexists(item):  # where no shell has replaced it
         item = os.path.expanduser(item)
     path = Path(item)
-    if not item:
-        raise DataError(
-            "the name of an input is empty, as of a variable that is not set; give a file, or . for this folder"
-        )
-    if is_data_address(item):
-        raise DataError("an input is a data: address; posenet.Predictor takes it as an image, or write it to a file")
+    if not item:  # as of a variable that is not set
+        raise DataError("the name of an input is empty; give a file, or . for this folder")
     if _CAMERA_NUMBER.fullmatch(item) and not path.exists():
         yield Source("camera", int(item))
     elif path.is_char_device() or (path.parent.name == "dev" and re.fullmatch(r"video\d+", path.name)):
         yield Source("camera", item)  # also one that is not connected
     elif is_address(item):
         yield _named_source(item)
-    elif path.suffix.lower() in OTHER_FILES and path.is_file():
-        raise DataError(f"{item} {OTHER_FILES[path.suffix.lower()]}")
+    elif path.suffix.lower() in OTHER_SUFFIXES and path.is_file():
+        raise DataError(
+            f"{item} has weights, settings or data, not images: give images, videos or their folder, and weights as "
+            "--checkpoint FILE"
+        )
     else:
         for file in find_images([item], IMAGE_SUFFIXES | VIDEO_SUFFIXES, recursive=recursive):
             subfolder = file.parent.relative_to(path) if path.is_dir() else Path()
@@ -253,17 +243,13 @@ def _file_source(path: Path, subfolder: Path = Path()) -> Source:
 
 
 def _is_media(path: Path) -> bool:
-    """Whether FFmpeg reads a file."""
-    if importlib.util.find_spec("av") is None:
-        return False
-    import av
-
+    """Whether FFmpeg, which takes any text for a recording of a terminal, reads a file."""
     try:
+        import av
+
         with av.open(f"file:{path}") as container:
-            return container.format.name not in NO_VIDEO_FORMATS and bool(container.streams)
-    except UnicodeError:  # in its tags, which FFmpeg has read
-        return True
-    except Exception:  # PyAV raises errors of many classes; reading the file as an image reports what is wrong
+            return container.format.name != "tty" and bool(container.streams)
+    except Exception:  # of many classes; reading the file as an image reports what is wrong
         return False
 
 

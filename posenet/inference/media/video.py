@@ -10,18 +10,15 @@ from pathlib import Path
 from typing import Any, cast
 
 import av
-import cv2
 import numpy as np
 from av.packet import Packet
 from av.stream import Disposition, Stream
 from av.video.reformatter import Colorspace, VideoReformatter
 from av.video.stream import VideoStream
 
-from posenet.downloading import split_address
 from posenet.errors import DataError
-from posenet.images import is_jpeg, parse_header
+from posenet.images import apply_orientation, is_jpeg, parse_header
 from posenet.inference.media.sources import MAX_UNREADABLE_IN_A_ROW, Frame, FrameSelection, Source, plausible_rate
-from posenet.messages import to_single_line
 
 MAX_MISSING_SHARE = 0.05
 """Share of its length that may be missing at the end of a video: lengths in headers are rough."""
@@ -51,11 +48,11 @@ STREAM_OPTIONS = {
 
 IMAGE_CODECS = frozenset(["mjpeg", "png", "apng", "webp"])
 """Codecs whose packets are image files, with EXIF data."""
-_ORIENTATIONS = {
-    1: [[1, 0], [0, 1]], 2: [[-1, 0], [0, 1]], 3: [[-1, 0], [0, -1]], 4: [[1, 0], [0, -1]],
-    5: [[0, 1], [1, 0]], 6: [[0, 1], [-1, 0]], 7: [[0, -1], [-1, 0]], 8: [[0, -1], [1, 0]],
+_ORIENTATION_OF = {
+    (1, 0, 0, 1): 1, (-1, 0, 0, 1): 2, (-1, 0, 0, -1): 3, (1, 0, 0, -1): 4,
+    (0, 1, 1, 0): 5, (0, 1, -1, 0): 6, (0, -1, -1, 0): 7, (0, -1, 1, 0): 8,
 }  # fmt: skip
-"""The display matrix of each EXIF orientation."""
+"""The EXIF orientation of each display matrix (a, b, c, d): the pixel (x, y) is shown at (a x + c y, b x + d y)."""
 
 
 class PyAVReader:
@@ -75,22 +72,19 @@ class PyAVReader:
         name, path = source.name, source.path
         if path is not None and not (path.is_file() and path.stat().st_size):  # opening a FIFO would wait
             raise DataError(f"cannot read {name}: it is no file, or empty (0 bytes); copy it or download it again")
-        if path is None and not split_address(name).scheme:  # FFmpeg would try for seconds
-            raise DataError(f"{name} cannot be opened as a video: the address is malformed; correct it")
-        address = source.url or f"file:{path}"
         how: dict[str, Any] = {"options": STREAM_OPTIONS, "timeout": STREAM_TIMEOUT} if source.url else {}
         try:
-            self._container = av.open(address, **how, **_ANY_TAGS)
+            self._container = av.open(source.url or f"file:{path}", **how, **_ANY_TAGS)
         except av.FFmpegError as error:
             remedy = "check the address, or download it" if path is None else "it may be cut off or damaged"
             raise DataError(f"{name} cannot be opened as a video: {error.strerror}; {remedy}") from error
         stream = self._container.streams.best("video")
-        if stream is None or stream.codec_context is None:
+        if stream is None or stream.codec_context is None or Disposition.attached_pic in stream.disposition:
             self._container.close()
-            raise DataError(f"{name} has no images in a codec that FFmpeg knows; convert it to MP4 (H.264)")
-        if Disposition.attached_pic in stream.disposition:
-            self._container.close()
-            raise DataError(f"{name} has sound and a cover, but no video; give the cover as an image file")
+            raise DataError(
+                f"{name} has no images in a codec that FFmpeg knows, or only the cover of its sound; convert it to MP4 "
+                "(H.264)"
+            )
         self._stream = cast(VideoStream, stream)
         # Threads that decode several frames at a time would delay a live stream by as many frames. They would also
         # return the frame of an earlier packet, in which an image file has its EXIF data.
@@ -147,20 +141,14 @@ class PyAVReader:
                 first_selected = number
             if (number - first_selected) % selection.stride:
                 continue
-            try:
-                image = self.image()
-            except Exception as error:
-                text = f"frame {number} of {name} cannot be used ({to_single_line(str(error))})"
-                yield Frame(self.source, error=DataError(text))
-                continue
+            image = self.image()
             rate = self.rate / selection.stride
             expected = max(0, math.ceil((min(self.length, end) - seconds) * rate - 0.5))
             yield Frame(self.source, image, number, seconds, rate, self.aspect, expected)
         frames_read = number + 1 - unreadable
         if frames_read == 0:
             # FFmpeg cannot read all files from servers that do not send parts of them.
-            remedy = "; download it, and give the file" if self.source.url is not None else ""
-            raise DataError(f"{name} is damaged: no frame can be decoded{remedy}")
+            raise DataError(f"{name} is damaged: no frame can be decoded; download it again, and give the file")
         if self.length - self.end > max(MAX_MISSING_FRAMES / self.rate, MAX_MISSING_SHARE * self.length):
             raise DataError(f"{name} ends early: it has {self.end:.2f} of {self.length:.2f} seconds")
         if first_selected is None:
@@ -197,14 +185,11 @@ class PyAVReader:
 
     def image(self) -> np.ndarray:
         """The image of the frame that was decoded last, (H, W, 3) BGR uint8, rotated as the metadata say."""
+        orientation = _orientation_of(self._frame, self._packet)
         aspect = self._stream.sample_aspect_ratio or Fraction(1)
-        (a, b), (c, d) = _display_matrix(self._frame, self._packet)
+        self.aspect = float(1 / aspect if orientation >= 5 else aspect)
         image = self._reformatter.reformat(self._frame, format="bgr24").to_ndarray()
-        is_turned = abs(b) > abs(a)
-        self.aspect = float(1 / aspect if is_turned else aspect)
-        if is_turned:
-            return np.ascontiguousarray(image.transpose(1, 0, 2)[:: _sign(b), :: _sign(c)])
-        return np.ascontiguousarray(image[:: _sign(d), :: _sign(a)])
+        return np.ascontiguousarray(apply_orientation(image, orientation))
 
     def seek(self, seconds: float) -> int:
         """Skip all before the last keyframe before ``seconds``, without decoding it; return its number of frames."""
@@ -246,7 +231,6 @@ class VideoWriter:
         exact_rate = Fraction(max(rate, MIN_WRITTEN_RATE)).limit_denominator(1001)
         # AVI has no times: its frames follow each other at the rate of its clock.
         self._time_base = Fraction(1, TICKS_PER_SECOND) if suffix != ".avi" else 1 / exact_rate
-        self._size = size
         self._last_tick = -1
         self._start: float | None = None
         self._reformatter = VideoReformatter()
@@ -267,14 +251,8 @@ class VideoWriter:
     def write(self, image: np.ndarray, seconds: float) -> None:
         """Append a (H, W, 3) BGR uint8 image that is shown from ``seconds`` on; times increase, from any first one.
 
-        An image of another shape gets black borders, and one of another size is resized: nothing is distorted.
+        An image of another size than the first is resized.
         """
-        (height, width), (rows, columns) = self._size, image.shape[:2]
-        if abs(rows * width - columns * height) > max(height, width):  # more than a rounded pixel
-            below = max(0, round(columns * height / width) - rows)
-            beside = max(0, round(rows * width / height) - columns)
-            borders = below // 2, below - below // 2, beside // 2, beside - beside // 2
-            image = cv2.copyMakeBorder(image, *borders, cv2.BORDER_CONSTANT)
         if self._start is None:
             self._start = seconds
         time = seconds - self._start
@@ -294,28 +272,25 @@ class VideoWriter:
             self._container.close()
 
 
-def _display_matrix(frame: av.VideoFrame, packet: Packet[Any] | None) -> list[list[int]]:
-    """((a, b), (c, d)) so that the pixel (x, y) is shown at (a x + c y, b x + d y), up to a factor and a shift."""
+def _orientation_of(frame: av.VideoFrame, packet: Packet[Any] | None) -> int:
+    """The EXIF orientation, 1-8, by which a frame is turned."""
     try:
         matrix: Any = frame.side_data.get("DISPLAYMATRIX")
     except ValueError:  # PyAV 18 has no name for EXIF data, nor for others of FFmpeg 8
         data = np.frombuffer(b"" if packet is None else bytes(packet), np.uint8)
         if is_jpeg(data) or data[:4].tobytes() == b"\x89PNG":
-            return _ORIENTATIONS[parse_header(data).orientation]
-        return _ORIENTATIONS[{0: 1, 180: 3, 90: 8, -90: 6}.get(frame.rotation, 1)]
+            return parse_header(data).orientation
+        return {180: 3, 90: 8, -90: 6}.get(frame.rotation, 1)
     if matrix is None:
-        return _ORIENTATIONS[1]
-    rows: list[list[int]] = np.frombuffer(matrix, np.int32).reshape(3, 3)[:2, :2].tolist()
-    return rows
+        return 1
+    parts = np.frombuffer(matrix, np.int32).reshape(3, 3)[:2, :2].ravel()
+    turns = np.rint(parts / max(1, abs(parts).max())).astype(int).tolist()
+    return _ORIENTATION_OF.get(tuple(turns), 1)
 
 
 def _time_shown(packet: Packet[Any]) -> float:
     """When the images of a packet are shown, in seconds; some files state only when they are decoded."""
     return _seconds(packet.dts if packet.pts is None else packet.pts, packet.stream)
-
-
-def _sign(number: int) -> int:
-    return -1 if number < 0 else 1
 
 
 def _seconds(ticks: int | None, stream: Stream) -> float:

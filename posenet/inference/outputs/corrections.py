@@ -10,7 +10,7 @@ import contextlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -18,36 +18,23 @@ import numpy as np
 from posenet.errors import ConfigError, DataError
 from posenet.files import atomic_replacement, check_outputs, resolve_link, write_atomically
 from posenet.inference.media.sources import Source
-from posenet.inference.outputs.people_files import (
-    ImageIds,
-    Record,
-    Write,
-    edges_of,
-    listed_names,
-    record_of,
-    write_coco,
-)
+from posenet.inference.outputs.people_files import Record, Write, edges_of, image_numbers, listed_names, record_of
 from posenet.inference.result import Result
 from posenet.skeleton import Skeleton
-
-CorrectionFormat = Literal["sleap", "cvat", "label_studio", "coco"]
-SUFFIXES: dict[str, CorrectionFormat] = {".slp": "sleap", ".xml": "cvat", ".json": "label_studio"}
-"""The format that the suffix of a file chooses."""
 
 Found = tuple[Source, Record]
 """An image or a frame with the people of whom keypoints were found; their ``keypoints`` are arrays (F, 3) of x, y and
 score in the order of annotation files, 0 for those that were not found."""
 
 
-def export_results(results: Iterable[Result], path: str | Path, format: CorrectionFormat | None = None) -> None:
+def export_results(results: Iterable[Result], path: str | Path) -> None:
     """Write results to a file in which a labelling tool corrects them; an existing file is replaced.
 
     Args:
         path: .slp is for SLEAP, .xml for CVAT ("CVAT 1.1"), .json for Label Studio (predictions of tasks).
-        format: for another suffix, or "coco" for a COCO data set.
 
     Raises:
-        ConfigError: the suffix and ``format`` do not name a format, or ``sleap-io`` is not installed.
+        ConfigError: the suffix is not one of these, or ``sleap-io`` is not installed.
         DataError: there are no results, the images are not files, or the file cannot be written.
     """
     path = Path(path)
@@ -55,36 +42,33 @@ def export_results(results: Iterable[Result], path: str | Path, format: Correcti
     if not readable:
         raise DataError(f"there are no results to write to {path}; give those of images that can be read")
     sources = list(dict.fromkeys(result.frame.source for result in readable))
-    if lost := [source.name for source in sources if source.path is None]:
-        raise DataError(f"{lost[0]} is no file, which a labelling tool needs; save the image first")
-    chosen = choose_format(path, sources, format)
+    check_format(path, sources)
     check_outputs([path], [source.path for source in sources if source.path is not None], overwrite=True)
-    skeleton = readable[0].skeleton
-    ids = ImageIds(sources)
-    is_coco = chosen == "coco"
-    with write_coco(path, sources, skeleton) if is_coco else write_corrections(path, skeleton, chosen) as write:
+    numbers = image_numbers(sources)
+    with write_corrections(path, readable[0].skeleton) as write:
         for result in readable:
-            write(result.frame.source, record_of(result, ids))
+            write(result.frame.source, record_of(result, numbers))
 
 
-def choose_format(path: Path, sources: Iterable[Source], format: CorrectionFormat | None = None) -> CorrectionFormat:
-    """The format of a file; ``ConfigError`` if it is not known or a package is missing, ``DataError`` for a video."""
-    chosen = format or SUFFIXES.get(path.suffix.lower())
-    if chosen is None or chosen not in get_args(CorrectionFormat):
-        reason = f"format={format}" if format else f"{path}"
-        raise ConfigError(f"{reason} is no format for corrections; end the name with {', '.join(SUFFIXES)}")
-    if chosen == "sleap":
-        from posenet.annotations.importing.sleap import require_sleap_io  # reading annotations needs other packages
+def check_format(path: Path, sources: Iterable[Source]) -> None:
+    """Raise ``ConfigError`` if no tool has files of this suffix or a package is missing, ``DataError`` for sources that
+    the tool cannot open."""
+    suffix = path.suffix.lower()
+    if suffix not in WRITERS:
+        raise ConfigError(f"{path} is no file for corrections; end its name with {', '.join(WRITERS)}")
+    if suffix == ".slp":
+        from posenet.annotations.importing.animals import require_sleap_io  # reading annotations needs other packages
 
         require_sleap_io()
-    for source in sources if chosen != "sleap" else ():
-        if source.kind != "image":  # only SLEAP takes a video
+    for source in sources:
+        if source.path is None:
+            raise DataError(f"{source.name} is no file, which a labelling tool needs; save the image first")
+        if source.kind != "image" and suffix != ".slp":  # only SLEAP takes a video
             raise DataError(f"{source.name} is no single image; export it to .slp, or predict its frames as images")
-    return chosen
 
 
 @contextlib.contextmanager
-def write_corrections(path: Path, skeleton: Skeleton, chosen: CorrectionFormat) -> Iterator[Write]:
+def write_corrections(path: Path, skeleton: Skeleton) -> Iterator[Write]:
     """Collect the people of all images, and write the file at the end, completely or not at all."""
     found: list[Found] = []
 
@@ -94,7 +78,7 @@ def write_corrections(path: Path, skeleton: Skeleton, chosen: CorrectionFormat) 
         found.append((source, record | {"people": people}))
 
     yield write
-    {"sleap": _write_sleap, "cvat": _write_cvat, "label_studio": _write_label_studio}[chosen](path, skeleton, found)
+    WRITERS[path.suffix.lower()](path, skeleton, found)
 
 
 def _write_label_studio(path: Path, skeleton: Skeleton, found: Sequence[Found]) -> None:
@@ -135,9 +119,12 @@ def _write_cvat(path: Path, skeleton: Skeleton, found: Sequence[Found]) -> None:
         f'<circle data-type="element node" data-node-id="{number}" data-label-name="{name}"></circle>'
         for number, name in enumerate(skeleton.file_names, 1)
     ]
-    _add_label(labels, skeleton.category, "skeleton", svg="".join(lines))
-    for name in skeleton.file_names:
-        _add_label(labels, name, "points", parent=skeleton.category)
+    described = [{"name": skeleton.category, "type": "skeleton", "svg": "".join(lines)}]
+    described += [{"name": name, "type": "points", "parent": skeleton.category} for name in skeleton.file_names]
+    for content in described:
+        label = _add(labels, "label")
+        for tag, text in content.items():
+            _add(label, tag, text)
     names = listed_names([source for source, _ in found])
     for number, (source, record) in enumerate(found):
         image = _add(root, "image", id=number, name=names[source], width=record["width"], height=record["height"])
@@ -153,12 +140,6 @@ def _add(parent: ElementTree.Element, tag: str, text: str | None = None, **attri
     element = ElementTree.SubElement(parent, tag, {name: str(value) for name, value in attributes.items()})
     element.text = text
     return element
-
-
-def _add_label(labels: ElementTree.Element, name: str, type: str, **others: str) -> None:
-    label = _add(labels, "label")
-    for tag, text in {"name": name, "type": type, **others}.items():
-        _add(label, tag, text=text)
 
 
 def _write_sleap(path: Path, skeleton: Skeleton, found: Sequence[Found]) -> None:
@@ -198,3 +179,7 @@ def _write_sleap(path: Path, skeleton: Skeleton, found: Sequence[Found]) -> None
     labels = sleap_io.Labels(frames, skeletons=[shape])
     with atomic_replacement(resolve_link(path), ".slp") as temporary:
         sleap_io.save_slp(labels, str(temporary), embed=False, verbose=False)
+
+
+WRITERS = {".slp": _write_sleap, ".xml": _write_cvat, ".json": _write_label_studio}
+"""What writes the file of a tool, by its suffix."""

@@ -1,30 +1,53 @@
-"""Choosing and checking what a prediction writes, before any work is done."""
+"""What a prediction writes: the names of all files, which are checked before any work is done; drawings; the window."""
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import itertools
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import cv2
+import numpy as np
 
 from posenet.errors import ConfigError, DataError
-from posenet.files import MAX_NAME_BYTES, check_outputs, is_standard_output, name_numbers, resolve_link, shorten_name
-from posenet.images import IMAGE_SUFFIXES, WRITABLE_SUFFIXES
-from posenet.inference.media.sources import VIDEO_SUFFIXES, FrameSelection, Source
+from posenet.files import (
+    MAX_NAME_BYTES,
+    atomic_replacement,
+    check_outputs,
+    is_standard_output,
+    name_numbers,
+    resolve_link,
+    shorten_name,
+)
+from posenet.images import IMAGE_SUFFIXES, WRITABLE_SUFFIXES, write_image
+from posenet.inference.media.sources import VIDEO_SUFFIXES, Frame, FrameSelection, Source
 from posenet.visualization.drawing import KEYPOINT_MIN_SCORE
+
+if TYPE_CHECKING:
+    from posenet.inference.media.video import VideoWriter
 
 WRITABLE_VIDEO_SUFFIXES = frozenset(".avi .m4v .mkv .mov .mp4".split())
 """Formats of videos that are written."""
 DEFAULT_FOLDER = "predictions"
 """Where drawings go if no output is named; ``predictions-2`` and so on if it exists."""
+WINDOW_TITLE = "posenet"
+_CLOSE_KEYS = frozenset([*b"qQ", 27])
+"""27 is Escape."""
 _OUTPUTS = ("output", "json", "coco", "csv", "export", "heatmaps")
 _NEEDS_OUTPUT = (
     "--resume needs an output that shows what is done: --json FILE.jsonl, another file of people, or a folder for a "
     "file of each input"
 )
+
+Show = Callable[[Frame, np.ndarray], None]
+"""Writes or shows the drawing of a frame, (H, W, 3) uint8 BGR."""
 
 _log = logging.getLogger(__name__)
 
@@ -89,13 +112,16 @@ def choose_outputs(
     of_all = {name: os.fspath(path) for name in _OUTPUTS if (path := getattr(options, name))}
     if options.resume and not (options.show or of_all):
         raise ConfigError(_NEEDS_OUTPUT)
-    made = None if options.show or of_all else _make_default_folder()
-    folders = {"output": made} if made else {}
+    new_folders = [] if options.show or of_all else [_make_default_folder()]
+    folders = {"output": new_folders[0]} if new_folders else {}
     folders |= {name: of_all.pop(name) for name in ("output", "heatmaps") if name in of_all}
+    lines: Path | None = None
     json = of_all.get("json", "")
     if json and _is_folder(json):
         folders["json"] = of_all.pop("json")
-    elif Path(json).suffix.lower() not in ("", ".json", ".jsonl"):
+    elif json.lower().endswith(".jsonl"):
+        lines = resolve_link(Path(of_all.pop("json")))
+    elif Path(json).suffix.lower() not in ("", ".json"):
         raise ConfigError(
             f"{json} is no name of a JSON file; end it with .json, or .jsonl for one image per line, or name a "
             "folder for a file of each image"
@@ -104,44 +130,36 @@ def choose_outputs(
         suffix = Path(folder).suffix
         if suffix.lower() in IMAGE_SUFFIXES | VIDEO_SUFFIXES and not Path(folder).exists():
             raise ConfigError(f"{name} {folder} would be a folder for files named like the inputs; leave out {suffix}")
+    if options.resume and lines is None:  # they stand beside the first file of all people
+        paths = [Path(path) for path in of_all.values() if not is_standard_output(path)]
+        regular = [resolve_link(path) for path in paths if path.is_file() or not path.exists()]
+        if regular:
+            lines = regular[0].with_suffix(".jsonl")
+        elif of_all or not folders:
+            raise ConfigError(_NEEDS_OUTPUT)
 
     def paths_in(name: str, suffix_of: Callable[[Source], str]) -> dict[Source, Path]:
         return output_paths(sources, Path(folders[name]), suffix_of) if name in folders else {}
 
-    is_lines = Path(of_all.get("json", "")).suffix.lower() == ".jsonl"
     outputs = Outputs(
         drawings=paths_in("output", drawing_suffix),
         # The sheets of a video are files in a folder.
         sheets=paths_in("heatmaps", lambda source: ".jpg" if source.kind == "image" else ""),
         people=paths_in("json", lambda source: ".json"),
-        lines=resolve_link(Path(of_all.pop("json"))) if is_lines else None,
+        lines=lines,
         of_all=of_all,
         folders=list(folders.values()),
-        new_folders=[folder for folder in folders.values() if folder == made or not os.path.exists(folder)],
+        new_folders=new_folders or [folder for folder in folders.values() if not os.path.exists(folder)],
     )
-    if options.resume:
-        outputs = _with_lines(outputs)
     # What is there was written by an earlier run; without lines, because nothing that is there is written again.
-    is_continued = options.resume and (outputs.lines is None or outputs.lines.is_file())
-    sheets = outputs.sheets.items()
-    sheets_of_images = [path for source, path in sheets if source.kind == "image"]
+    is_continued = options.resume and (lines is None or lines.is_file())
+    of_sources = itertools.chain.from_iterable(map(outputs.of_source, sources))
     check_outputs(
-        [*outputs.files, *outputs.drawings.values(), *outputs.people.values(), *sheets_of_images],
+        [*outputs.files, *of_sources],
         itertools.chain(other_inputs, (source.path for source in sources if source.path is not None)),
         overwrite=options.overwrite or is_continued,
-        folders=[path for source, path in sheets if source.kind != "image"],
+        folders=[path for source, path in outputs.sheets.items() if source.kind != "image"],
     )
-    return outputs
-
-
-def _with_lines(outputs: Outputs) -> Outputs:
-    """The outputs of a prediction that can be resumed: with a file of lines beside the first file of all people."""
-    of_all = [Path(path) for path in outputs.files if not is_standard_output(path)]
-    regular = [resolve_link(path) for path in of_all if path.is_file() or not path.exists()]
-    if outputs.lines is None and regular:
-        outputs = dataclasses.replace(outputs, lines=regular[0].with_suffix(".jsonl"))
-    if outputs.lines is None and (outputs.of_all or not (outputs.drawings or outputs.people or outputs.sheets)):
-        raise ConfigError(_NEEDS_OUTPUT)
     return outputs
 
 
@@ -193,3 +211,64 @@ def drawing_suffix(source: Source) -> str:
     if source.kind == "image":
         return source.suffix if source.suffix.lower() in WRITABLE_SUFFIXES else ".png"
     return source.suffix if source.suffix.lower() in WRITABLE_VIDEO_SUFFIXES else ".mp4"
+
+
+@contextlib.contextmanager
+def write_drawing(path: Path) -> Iterator[Show]:
+    """Write the drawing of one source: an image, or a video that is there when the context ends without an error."""
+    video: VideoWriter | None = None
+    with contextlib.ExitStack() as stack:
+
+        def write(frame: Frame, drawing: np.ndarray) -> None:
+            nonlocal video
+            if frame.number is None:
+                write_image(path, drawing)
+                return
+            if video is None:
+                from posenet.inference.media.video import VideoWriter  # needs PyAV
+
+                path.parent.mkdir(parents=True, exist_ok=True)
+                temporary = stack.enter_context(atomic_replacement(resolve_link(path), path.suffix))
+                video = VideoWriter(temporary, drawing.shape[:2], frame.rate, aspect=frame.aspect)
+                stack.enter_context(contextlib.closing(video))
+            video.write(drawing, frame.seconds)
+
+        yield write
+
+
+@contextlib.contextmanager
+def show_in_window(stop_requested: Callable[[], bool], on_close: Callable[[], None]) -> Iterator[Show]:
+    """Show the drawings, until the user closes the window and ``on_close`` is called.
+
+    An image stays until a key is pressed or ``stop_requested`` returns true.
+    """
+
+    def is_visible() -> bool:
+        return cv2.getWindowProperty(WINDOW_TITLE, cv2.WND_PROP_VISIBLE) >= 1
+
+    def show(frame: Frame, drawing: np.ndarray) -> None:
+        cv2.namedWindow(WINDOW_TITLE, cv2.WINDOW_NORMAL | cv2.WINDOW_KEEPRATIO)
+        cv2.imshow(WINDOW_TITLE, drawing)
+        key = cv2.waitKey(1)
+        while frame.number is None and key < 0 and is_visible() and not stop_requested():
+            key = cv2.waitKey(50)
+        if (key & 0xFF) in _CLOSE_KEYS or not is_visible():
+            on_close()
+
+    try:
+        yield show
+    finally:
+        cv2.destroyAllWindows()
+
+
+def require_display() -> None:
+    """Raise ``ConfigError`` unless OpenCV can open a window here."""
+    # If the display cannot be reached, the window library ends the whole process. So another process tries it.
+    attempt = "import cv2; cv2.namedWindow('posenet'); cv2.destroyAllWindows()"
+    try:
+        subprocess.run([sys.executable, "-c", attempt], capture_output=True, timeout=60, check=True)
+    except subprocess.SubprocessError as error:
+        raise ConfigError(
+            f"--show needs a display, and OpenCV cannot open a window here (DISPLAY={os.environ.get('DISPLAY', '')};"
+            " opencv-python-headless never can); leave it out, and use --output DIR"
+        ) from error

@@ -12,7 +12,7 @@ import itertools
 import json
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ import numpy as np
 
 from posenet.annotations.coco import COCO_CATEGORY
 from posenet.errors import DataError
-from posenet.files import atomic_replacement, name_file_in_errors, name_numbers, open_text_output
-from posenet.inference.media.sources import Frame, Source
+from posenet.files import name_file_in_errors, name_numbers, open_output, open_text_output
+from posenet.inference.media.sources import Source
 from posenet.inference.result import Result
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton import twins
@@ -34,50 +34,35 @@ MAX_IMAGE_NUMBER = 2**53
 """Larger numbers are not image ids: many JSON readers round them."""
 
 
-class ImageIds:
-    """The ``image_id`` of every image and frame of some sources; no two are equal.
+def image_numbers(sources: Iterable[Source]) -> dict[Source, int]:
+    """The numbers that images are named by, as in COCO; only of images whose number no other one has."""
+    stems = {source: source.stem for source in sources if source.kind == "image"}
+    numbers = {source: int(stem) for source, stem in stems.items() if stem.isascii() and stem.isdecimal()}
+    count = Counter(numbers.values())
+    return {source: number for source, number in numbers.items() if number < MAX_IMAGE_NUMBER and count[number] == 1}
 
-    That of an image is the number that it is named by, as in COCO, if no other image has that number, else its path.
-    That of a frame is ``path#frame``, or ``camera N#frame``.
+
+def record_of(result: Result, numbers: Mapping[Source, int]) -> Record:
+    """The image that was read, its size in pixels, and its people in COCO's results format, each with its box.
+
+    The ``image_id`` of an image is its number in ``numbers`` (``image_numbers``), else its path; that of a frame is
+    ``path#frame``, or ``camera N#frame``. No two are equal.
     """
-
-    def __init__(self, sources: Iterable[Source]) -> None:
-        stems = {source: source.stem for source in sources if source.kind == "image"}
-        numbers = {source: int(stem) for source, stem in stems.items() if stem.isascii() and stem.isdecimal()}
-        count = Counter(numbers.values())
-        self._numbers = {
-            source: number for source, number in numbers.items() if number < MAX_IMAGE_NUMBER and count[number] == 1
-        }
-        taken = set(self._numbers.values())
-        self._free_numbers = (number for number in itertools.count(1) if number not in taken)
-
-    def id_of(self, frame: Frame) -> int | str:
-        """The number or text for COCO results."""
-        if frame.number is not None:
-            return f"{frame.source.name}#{frame.number}"
-        return self._numbers.get(frame.source, frame.source.name)
-
-    def next_number(self, source: Source) -> int:
-        """The number for a COCO data set: that of an image with a number in its name, else the lowest free one."""
-        number = self._numbers.get(source)
-        return next(self._free_numbers) if number is None else number
-
-
-def record_of(result: Result, ids: ImageIds) -> Record:
-    """The image that was read, its size in pixels, and its people in COCO's results format, each with its box."""
     frame = result.frame
-    image_id = ids.id_of(frame)
+    name = frame.source.name
+    image_id = numbers.get(frame.source, name) if frame.number is None else f"{name}#{frame.number}"
     height, width = frame.size
     people = []
     for person in result:
-        entry = person.to_coco_result(image_id, person.skeleton.category_id) | {
-            "box": person.box.astype(float).round(3).tolist()
-        }
+        entry = person.to_coco_result(image_id, person.skeleton.category_id)
+        entry["box"] = person.box.astype(float).round(3).tolist()
         if person.skeleton.category != COCO.category:
             entry["category"] = person.skeleton.category
-        people.append(entry if person.id is None else entry | {"id": person.id})
+        if person.id is not None:
+            entry["id"] = person.id
+        people.append(entry)
     moment = {} if frame.number is None else {"frame": frame.number, "time": round(frame.seconds, 4)}
-    about = {"image_id": image_id, "file_name": frame.source.name, **moment}
+    about = {"image_id": image_id, "file_name": name, **moment}
     return about | {"height": height, "width": width, "people": people}
 
 
@@ -136,13 +121,15 @@ def write_coco(path: Path, sources: Sequence[Source], skeleton: Skeleton) -> Ite
     out.
     """
     names = listed_names(sources)
-    ids = ImageIds(sources)
+    numbers = image_numbers(sources)
+    taken = set(numbers.values())
+    free_numbers = (number for number in itertools.count(1) if number not in taken)
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
 
     def write(source: Source, record: Record) -> None:
-        image: dict[str, Any] = {"id": ids.next_number(source), "file_name": names[source]}
-        image |= {"height": record["height"], "width": record["width"]}
+        image_id = numbers[source] if source in numbers else next(free_numbers)
+        image = {"id": image_id, "file_name": names[source], "height": record["height"], "width": record["width"]}
         if (number := record.get("frame")) is not None:
             image["file_name"] += f"/{number:06d}.jpg"
             image |= {"video": source.name, "frame": number, "time": record["time"]}
@@ -150,7 +137,7 @@ def write_coco(path: Path, sources: Sequence[Source], skeleton: Skeleton) -> Ite
         for person in record["people"]:
             keypoints = np.reshape(person["keypoints"], (-1, 3))
             if keypoints[:, 2].any():
-                entry = {"id": len(annotations) + 1, "image_id": image["id"], "category_id": person["category_id"]}
+                entry = {"id": len(annotations) + 1, "image_id": image_id, "category_id": person["category_id"]}
                 entry |= _annotation(keypoints) | {"score": person["score"]}
                 annotations.append(entry | {"track_id": person["id"]} if "id" in person else entry)
 
@@ -241,10 +228,9 @@ class LinesFile:
         self._stack = contextlib.ExitStack()
         self._file: io.FileIO | None = None
         self._resume = resume and path.is_file()
-        if self._resume:
-            for _, record in self._lines():
-                if "frame" not in record:
-                    self.done[record["file_name"]] = record.get("error", "")
+        for _, record in self._lines() if self._resume else ():
+            if "frame" not in record:
+                self.done[record["file_name"]] = record.get("error", "")
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
@@ -253,17 +239,8 @@ class LinesFile:
         The lines of a video that is not complete are removed: it is predicted again from its beginning.
         """
         if self._resume:
-
-            def complete() -> Iterator[bytes]:
-                return (line for line, record in self._lines() if record["file_name"] in self.done)
-
-            if sum(map(len, complete())) < self.path.stat().st_size:
-                with (
-                    name_file_in_errors(self.path),
-                    atomic_replacement(self.path) as temporary,
-                    open(temporary, "wb") as file,
-                ):
-                    file.writelines(complete())
+            with open_output(self.path) as file:
+                file.writelines(line for line, record in self._lines() if record["file_name"] in self.done)
         with self._stack:
             yield
             self._opened()
@@ -300,14 +277,14 @@ class LinesFile:
             for number, line in enumerate(file, 1):
                 if not line.endswith(b"\n"):
                     return
-                yield line, self._parse(number, line)
-
-    def _parse(self, number: int, line: bytes) -> Record:
-        with contextlib.suppress(ValueError, RecursionError, TypeError, KeyError):
-            record: Record = json.loads(line)
-            if isinstance(record["file_name"], str) and record.keys() & {"people", "frames"}:
-                return record
-        raise DataError(
-            f"line {number} of {self.path} is not one of a prediction that can be continued; choose another name, or "
-            "start again without --resume"
-        )
+                try:
+                    record = json.loads(line)
+                    is_known = isinstance(record["file_name"], str) and record.keys() & {"people", "frames"}
+                except (ValueError, RecursionError, TypeError, KeyError):
+                    is_known = False
+                if not is_known:
+                    raise DataError(
+                        f"line {number} of {self.path} is not one of a prediction that can be continued; choose "
+                        "another name, or start again without --resume"
+                    )
+                yield line, record

@@ -1,16 +1,19 @@
-"""Gives every person of a video an identity."""
+"""Gives every person of a video an identity: ``Tracker`` for any program, and ``track_people`` for results."""
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
-from posenet.inference.tracking.motion import Motion
-from posenet.inference.tracking.smoothing import KEEP_SECONDS, Smoother
+from posenet.inference.media.sources import DEFAULT_FRAME_RATE, IN_MEMORY, Source
+from posenet.inference.result import Result
+from posenet.inference.tracking.motion import KEEP_SECONDS, Motion, Smoother
 from posenet.person import Person, to_people
 from posenet.settings import TrackingConfig
 from posenet.skeleton import Skeleton
@@ -24,6 +27,10 @@ MAX_MISSES = 1
 PATIENCE = 2.0
 """A confirmed track survives without its person for this many times the time from the first to the last sighting. If
 tracks of false people, who are seen for a moment, survived longer, they would attract other people."""
+LOOK_BACK_BYTES = 256 * 2**20
+"""Largest memory of the images that wait until their people are confirmed."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass
@@ -57,7 +64,7 @@ class Tracker:
     """
 
     def __init__(self, settings: TrackingConfig | None = None) -> None:
-        self.settings = TrackingConfig() if settings is None else settings
+        self.settings = settings or TrackingConfig()
         self._smoother = Smoother() if self.settings.smooth else None
         self._motion: Motion | None = None
         self._skeleton: Skeleton | None = None
@@ -88,7 +95,7 @@ class Tracker:
         """The people of the next frame, each with its track, which a later frame may confirm; see ``update``."""
         if not (math.isfinite(time) and time >= self._time):
             raise ValueError(f"frame at {time} s after a frame at {self._time} s: give the times in order")
-        people = to_people(people)
+        people = [person.within(MAX_COORDINATE) for person in to_people(people)]
         for person in people:
             self._skeleton = self._skeleton or person.skeleton
             if person.skeleton != self._skeleton:
@@ -102,12 +109,9 @@ class Tracker:
         self._forget(self._motion)
         if self._tracks:
             self._motion.predict(seconds)
-        nobody = np.zeros((0, self._motion.known.shape[1], 3))
-        people = [person.within(MAX_COORDINATE) for person in people]
+        nobody = np.zeros((0, len(self._skeleton.sigmas), 3))
         keypoints = np.stack([person.to_coco() for person in people]) if people else nobody  # (P, F, 3)
-        points = keypoints[..., :2].astype(float)
-        found = keypoints[..., 2] > 0
-        return list(zip(people, self._match(self._motion, points, found)))
+        return list(zip(people, self._match(self._motion, keypoints[..., :2].astype(float), keypoints[..., 2] > 0)))
 
     def identify(self, followed: Iterable[tuple[Person, Track]], time: float) -> list[Person]:
         """Of what ``follow`` has returned for a frame, the people whose tracks are confirmed, with their ids."""
@@ -128,8 +132,7 @@ class Tracker:
             track.misses += 1
         tracks = {column: self._tracks[row] for row, column in zip(rows.tolist(), columns.tolist())}
         new = [column for column in range(len(points)) if column not in tracks]
-        if new:
-            motion.add(points[new], found[new])
+        motion.add(points[new], found[new])
         for column in new:
             tracks[column] = Track(self._time, self._time)
             self._tracks.append(tracks[column])
@@ -148,6 +151,54 @@ class Tracker:
             waited = self._time - track.last_seen
             is_patient = track.id > 0 and waited <= PATIENCE * (track.last_seen - track.first_seen)
             track.is_over = waited > KEEP_SECONDS or not (is_patient or track.misses <= MAX_MISSES)
-        kept = [row for row, track in enumerate(self._tracks) if not track.is_over]
-        motion.keep(np.array(kept, int))
-        self._tracks = [self._tracks[row] for row in kept]
+        motion.keep(np.array([not track.is_over for track in self._tracks], bool))
+        self._tracks = [track for track in self._tracks if not track.is_over]
+
+
+def track_people(results: Iterable[Result], settings: TrackingConfig) -> Iterator[Result]:
+    """Give the people who are recognised in each video an ``id``, which counts from 1; people of images have none.
+
+    A result waits until it is known which of its people are confirmed, some frames later, so that they have their id
+    from their first frame. Those of cameras and live streams do not wait. Images that a program holds in memory count
+    as frames of one video.
+    """
+    source: Source | None = None
+    last_number = -1
+    tracker, seconds = Tracker(settings), -math.inf
+    waiting: deque[tuple[Result, list[tuple[Person, Track]], float]] = deque()
+
+    def take_first() -> Result:
+        result, people, seconds = waiting.popleft()
+        if result.frame.number is None:  # an image, or a damaged frame
+            return result
+        return dataclasses.replace(result, people=tracker.identify(people, seconds))
+
+    for count, result in enumerate(results):
+        frame = result.frame
+        if frame.source == IN_MEMORY and frame.number is None:
+            time = count / DEFAULT_FRAME_RATE
+            frame = dataclasses.replace(frame, number=count, seconds=time, rate=DEFAULT_FRAME_RATE)
+            result = dataclasses.replace(result, frame=frame)
+        is_next = frame.number is None or frame.number > last_number  # a video may follow itself
+        if frame.source != source or not is_next:
+            while waiting:
+                yield take_first()
+            source, tracker, seconds = frame.source, Tracker(settings), -math.inf
+            if source == IN_MEMORY:
+                _log.warning(
+                    "images in memory are tracked as %g a second; posenet.Tracker takes their times", DEFAULT_FRAME_RATE
+                )
+        people: list[tuple[Person, Track]] = []
+        if frame.number is not None:
+            last_number = frame.number
+            seconds = max(seconds, frame.seconds)  # the clock of a damaged stream may jump back
+            people = tracker.follow(result.people, seconds)
+        waiting.append((result, people, seconds))
+        while waiting and (
+            frame.is_live
+            or all(track.id or track.is_over for _, track in waiting[0][1])  # nobody can be confirmed later
+            or sum(result.frame.image.nbytes for result, *_ in waiting) > LOOK_BACK_BYTES
+        ):
+            yield take_first()
+    while waiting:
+        yield take_first()

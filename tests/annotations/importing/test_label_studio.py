@@ -23,7 +23,6 @@ CONTENT = document([1, 2], [person(1, 1, (10, 20, 50, 60)), person(2, 1, (90, 20
 def export(folder: Path, content: dict[str, Any] = CONTENT, **options: Any) -> tuple[Path, Path]:
     """The export and its image folder."""
     root = folder / "export"
-    root.mkdir()
     path = write_label_studio_json(root, write_images(folder / "drawn", content), content, **options)
     return path, root / "images"
 
@@ -190,18 +189,18 @@ def test_tasks_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
         tasks[3]["data"]["image"] = "other.jpg"
         tasks[4]["annotations"][0]["result"][0]["image_rotation"] = 90
         tasks.insert(7, tasks[5])  # another task with the same image
-        tasks[11]["annotations"][0]["result"][2]["value"].pop("x")
+        tasks[11]["annotations"][0]["result"][2]["value"].pop("keypointlabels")
 
     change(path, edit)
     found, _, notes = read_annotations(path, images=images)
-    assert [image["file_name"] for image in found["images"]] == [f"{n:012d}.jpg" for n in (3, 6, 7, 10)]
+    assert [image["file_name"] for image in found["images"]] == [f"{n:012d}.jpg" for n in (3, 6, 7, 10, 11)]
     for what, example in {
         "without an annotation": ": 3 (task 1, task 2, task 8)",
         "several annotations": ": 1 (task 3)",
         "not in the folder": ": 1 (other.jpg)",
         "rotated": ": 1 (task 5)",
         "of an earlier task": ": 1 (task 6)",
-        "tasks that cannot be read": ": 1 (task 11: KeyError: 'x')",
+        "without a label": ": 1 (task 11)",
         "images left out": "000000000009.jpg cannot be decoded",
     }.items():
         assert any(what in note and example in note for note in notes), what
@@ -221,13 +220,15 @@ def test_an_image_is_that_of_a_task_only_if_no_other_one_may_have_its_name(tmp_p
         for task, name in zip(tasks, uploads):
             task["data"]["image"] = name
         tasks[6]["data"] = {"page": "a.html", "number": 7, "note": "http://["} | tasks[6]["data"]
-        tasks[7]["data"]["other"] = "b.jpg"
+        tasks[7]["data"]["image"] = "/data/local-files/?d=c.jpg"
 
     change(path, edit)
     found, _, notes = read_annotations(path, images=images)
     assert {image["file_name"] for image in found["images"]} == {names[0], names[1], names[3], "000000000007.jpg"}
     assert any("a/IMG_5.jpg, b/IMG_5.jpg" in note and "89ababcd" in note for note in notes)
-    assert any("task 8" in note and "2 images" in note for note in notes)
+    change(path, lambda tasks: tasks[7]["data"].update(other="b.jpg"))
+    with pytest.raises(DataError, match="task 8 .*2 images"):
+        read_annotations(path, images=images)
 
 
 def test_an_export_without_images_or_keypoints_is_refused(tmp_path: Path) -> None:

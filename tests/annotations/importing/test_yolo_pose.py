@@ -17,7 +17,6 @@ from posenet.cli.main import run_tool
 from posenet.errors import ConfigError, DataError
 from posenet.skeleton import COCO
 from tests.helpers.drawn_data import document, person, write_images
-from tests.helpers.malformed_inputs import mutate_bytes
 from tests.helpers.oriented_images import oriented_image
 from tests.helpers.other_formats import imported, write_yolo_pose
 
@@ -206,11 +205,11 @@ def test_keypoints_are_named_by_the_caller_or_the_file_or_are_those_of_coco(data
     change(data_file, kpt_names=f"{{0: {names}}}")
     assert found() == names
     assert found(names[::-1]) == names[::-1]
-    for bad, message in {tuple(names[:3]): "17 keypoints, {} has 3", (*names[:16], "k0"): "{} has k0 more"}.items():
-        with pytest.raises(DataError, match=message.format("--keypoints NAMES")):
+    for bad in (names[:3], [*names[:16], "k0"]):
+        with pytest.raises(DataError, match="--keypoints NAMES must be .* 17"):
             found(bad)
-        change(data_file, kpt_names=f"{{0: {list(bad)}}}")
-        with pytest.raises(DataError, match=message.format("kpt_names")):
+        change(data_file, kpt_names=f"{{0: {bad}}}")
+        with pytest.raises(DataError, match="kpt_names must be .* 17"):
             found()
         change(data_file, kpt_names=f"{{0: {names}}}")
     change(data_file, kpt_names=None, flip_idx="[]", kpt_shape="[5, 3]")
@@ -234,8 +233,8 @@ def test_keypoints_are_named_by_the_caller_or_the_file_or_are_those_of_coco(data
         ({"train": "[1]"}, "no split train"),
         ({"train": "'['"}, "does not exist"),
         ({"flip_idx": "[1, 0]"}, r"flip_idx \[1, 0\]"),
-        ({"bad": "[1"}, "not valid YAML"),
-        ({"bad": "!!timestamp x"}, "not valid YAML"),
+        ({"bad": "[1"}, "data.yaml cannot be read"),
+        ({"bad": "!!timestamp x"}, "data.yaml cannot be read"),
     ],
 )
 def test_a_bad_data_file_is_one_line(data_file: Path, settings: dict[str, Any], message: str) -> None:
@@ -249,12 +248,13 @@ def test_a_file_that_cannot_be_read_is_named(data_file: Path) -> None:
     label = labels_of(data_file)[1]
     label.unlink()
     label.mkdir()
-    assert f": 1 (cannot read {label}: " in read_annotations(data_file).notes[-1]
+    with pytest.raises(DataError, match=f"cannot open {label}"):
+        read_annotations(data_file)
     data_file.write_text("- 7")
     with pytest.raises(DataError, match=f"{data_file} is not a data.yaml"):
         read_annotations(data_file)
     data_file.unlink()
-    with pytest.raises(DataError, match=f"{data_file}: No such file"):
+    with pytest.raises(DataError, match=f"cannot open {data_file}: No such file"):
         read_annotations(data_file)
 
 
@@ -299,18 +299,3 @@ def test_without_pyyaml_the_message_names_the_extra(data_file: Path, monkeypatch
     monkeypatch.setitem(sys.modules, "yaml", None)
     with pytest.raises(ConfigError, match=r"simplepose\[yolo\]"):
         read_annotations(data_file)
-
-
-@pytest.mark.parametrize("name", ["data.yaml", "labels/train/000000000001.txt", "train.txt"])
-def test_any_damage_is_imported_or_refused_in_one_line(data_file: Path, name: str) -> None:
-    root = data_file.parent
-    if name == "train.txt":
-        change(data_file, train=name)
-        (root / name).write_text("".join(f"./images/train/{n:012d}.jpg\n" for n in (1, 2, 3)))
-    content = (root / name).read_bytes()
-    for seed in range(60):
-        (root / name).write_bytes(mutate_bytes(np.random.default_rng(seed), content))
-        try:
-            read_annotations(data_file)
-        except DataError as error:
-            assert "\n" not in str(error) and len(str(error)) < 1000

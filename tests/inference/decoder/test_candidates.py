@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from posenet.inference.decoder.candidates import (
+from posenet.inference.decoder.decode import (
     KeypointCandidates,
     Limbs,
     best_limbs,
@@ -173,7 +173,7 @@ def test_of_many_pairs_the_ten_shortest_at_each_end_become_limbs(monkeypatch):
     is_short &= np.where(is_short, length, np.inf).argsort(0).argsort(0) < 10
     expected = np.stack(np.nonzero(is_short), axis=1) + (noses[0], necks[0])
     assert limbs.ends.tolist() == expected.tolist()
-    monkeypatch.setattr("posenet.inference.decoder.candidates.PAIRS_PER_STEP", 1000)
+    monkeypatch.setattr("posenet.inference.decoder.decode.PAIRS_PER_STEP", 1000)
     np.testing.assert_array_equal(find_limbs(maps, candidates, 0.1, COCO).ends, limbs.ends)
     few, maps = many_noses_and_necks(64)
     assert len(find_limbs(maps, few, 0.1, COCO).score) == 64 * 64
@@ -183,7 +183,7 @@ def test_of_many_limbs_the_two_best_of_a_part_at_both_ends_can_join_people(monke
     score = np.array([5, 4, 3, 2, 1], np.float32)
     ends = np.array([(0, 9), (0, 8), (0, 7), (1, 9), (2, 9)])
     assert len(best_limbs(Limbs(np.zeros(5, int), ends, score), 10).score) == 5
-    monkeypatch.setattr("posenet.inference.decoder.candidates.MANY_LIMBS", 4)
+    monkeypatch.setattr("posenet.inference.decoder.decode.MANY_LIMBS", 4)
     kept = best_limbs(Limbs(np.zeros(5, int), ends, score), 10)
     assert kept.ends.tolist() == [[0, 9], [0, 8], [1, 9]]
     other_part = np.array([0, 0, 1, 0, 1])

@@ -5,8 +5,13 @@ import dataclasses
 import numpy as np
 import pytest
 
-from posenet.inference.decoder.candidates import KeypointCandidates, Limbs, drop_weak_limbs
-from posenet.inference.decoder.decode import assemble_people, group_candidates
+from posenet.inference.decoder.decode import (
+    KeypointCandidates,
+    Limbs,
+    assemble_people,
+    drop_weak_limbs,
+    group_candidates,
+)
 from posenet.inference.decoder.pose_model import pose_model_of
 from posenet.skeleton import COCO
 from tests.helpers.rendered_maps import standing_person
@@ -30,7 +35,6 @@ def assemble(candidates, limbs=(), skeleton=COCO):
         max_people=100,
         pose_model=pose_model_of(skeleton) if skeleton.layout else None,
         skeleton=skeleton,
-        min_score=0.05,
     )
 
 

@@ -4,7 +4,6 @@ import pytest
 from posenet.inference.decoder.pose_model import (
     DERIVED_VARIANCE,
     INDEPENDENT_VARIANCE,
-    MIN_FOR_ESTIMATE,
     PART_CORRELATION,
     POSE_UNCERTAINTY,
     POSITION_EXPONENT,
@@ -86,15 +85,6 @@ def test_the_refined_positions_are_the_formula_of_the_docstring():
     x, y, _ = np.moveaxis(MODEL.refine_keypoints(as_keypoints(z, scores)), 2, 0)
     np.testing.assert_allclose((x + 1j * y)[0, found], truth, rtol=1e-6)
     np.testing.assert_array_equal((x + 1j * y)[1, :2], [5, 9j])  # two keypoints are too few
-
-
-@pytest.mark.parametrize("count", [MIN_FOR_ESTIMATE - 1, MIN_FOR_ESTIMATE])
-def test_people_with_too_few_keypoints_are_not_refined(count):
-    position = np.zeros((1, 18), complex)
-    position[0, :count] = upright(30, 60, 10)[:count] + np.exp(1j * ALL[:count])
-    keypoints = as_keypoints(position, np.where(position == 0, 0, 0.3))
-    moves = np.abs(MODEL.refine_keypoints(keypoints) - keypoints).max() > 0.1
-    assert moves == (count >= MIN_FOR_ESTIMATE)
 
 
 def test_a_derived_keypoint_deviates_like_the_mean_of_its_sources():

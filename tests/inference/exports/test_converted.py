@@ -18,13 +18,12 @@ import pytest
 from posenet import extensions
 from posenet.checkpoints.weights import stored_config
 from posenet.files import sha256_of
-from posenet.inference.exports import converted
-from posenet.inference.exports.runtimes import ExportedNetwork
-from posenet.inference.networks import FEW_IMAGES, TorchNetwork, load_network
+from posenet.inference.exports import onnx_export
+from posenet.inference.exports.onnx_export import FEW_IMAGES
+from posenet.inference.networks import TorchNetwork, load_network
 from posenet.inference.predictor import Predictor
 from posenet.settings import Config, config_to_dict, load_config
 from tests.helpers.networks import write_checkpoint
-from tests.helpers.spot_networks import LinearSpotNetwork
 
 pytest.importorskip("onnx", reason="converting needs onnx")
 IMAGE = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
@@ -43,10 +42,11 @@ def checkpoint(tmp_path: Path) -> Path:
 
 def test_a_converted_checkpoint_computes_the_maps_of_pytorch(checkpoint: Path, runtime: str) -> None:
     """Both runtimes use the same file."""
-    expected = Predictor(checkpoint, device="cpu", amp="off", backend="torch").compute_maps(IMAGE)
+    options: dict[str, Any] = {"device": "cpu", "amp": "off", "keep_maps": True}
+    expected = Predictor(checkpoint, backend="torch", **options)(IMAGE).maps
     for _ in range(2):
-        predictor = Predictor(checkpoint, device="cpu", amp="off", backend=runtime)  # type: ignore[arg-type]
-        np.testing.assert_allclose(predictor.compute_maps(IMAGE), expected, atol=2e-3 * np.abs(expected).max())
+        predictor = Predictor(checkpoint, backend=runtime, **options)
+        np.testing.assert_allclose(predictor(IMAGE).maps, expected, atol=2e-3 * np.abs(expected).max())
         assert predictor.settings.height == 64
 
 
@@ -57,12 +57,9 @@ def fake_conversion(home: Path, monkeypatch: pytest.MonkeyPatch) -> unittest.moc
     def build(network: object, config: Config) -> unittest.mock.Mock:
         return unittest.mock.Mock(SerializeToString=lambda: json.dumps(config_to_dict(config)).encode())
 
-    def load_model(*args: object) -> ExportedNetwork:
-        return ExportedNetwork((LinearSpotNetwork(), {}), args)
-
-    load = unittest.mock.Mock(side_effect=load_model)
-    monkeypatch.setattr("posenet.inference.exports.converted.build_onnx", build)
-    monkeypatch.setattr("posenet.inference.exports.converted.load_onnx", load)
+    load = unittest.mock.Mock(side_effect=lambda *args: lambda images: images)
+    monkeypatch.setattr(onnx_export, "build_onnx", build)
+    monkeypatch.setattr(onnx_export, "ExportedNetwork", load)
     return load
 
 
@@ -95,22 +92,15 @@ def test_a_checkpoint_is_converted_once(checkpoint: Path, home: Path, is_convert
     assert is_converted() and len([*home.iterdir()]) == 2
 
 
-def test_a_checkpoint_is_converted_again_for_other_settings_of_its_network_alone(
-    is_converted: Callable[..., bool],
-) -> None:
-    assert is_converted() and is_converted("model.conv_std=0.1")
-    assert not is_converted("inference.height=128", "tracking.smooth=true", "data.train=b.h5")
-
-
-def test_a_checkpoint_is_converted_again_by_other_code(
+def test_a_checkpoint_is_converted_again_for_other_settings_of_its_network_and_by_other_code(
     is_converted: Callable[..., bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert is_converted()
-    for name in ("layers.py", "onnx_export.py"):
+    assert is_converted() and is_converted("model.conv_std=0.1")
+    for name in ("layers.py", "onnx_export.py", "runtimes.py"):
         with monkeypatch.context() as patch:
-            patch.setattr(converted, "sha256_of", lambda file: name if file.name == name else sha256_of(file))
+            patch.setattr(onnx_export, "sha256_of", lambda file: name if file.name == name else sha256_of(file))
             assert is_converted()
-    assert not is_converted()
+    assert not is_converted("inference.height=128", "tracking.smooth=true", "data.train=b.h5")
 
 
 def test_a_network_of_the_user_is_converted_on_request_and_not_kept(
@@ -142,10 +132,10 @@ def test_few_images_run_in_pytorch_unless_the_checkpoint_is_converted(
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(
-    checkpoint: Path, home: Path, fake_conversion: unittest.mock.Mock, caplog: pytest.LogCaptureFixture
+    home: Path, is_converted: Callable[..., bool], caplog: pytest.LogCaptureFixture
 ) -> None:
     home.parent.write_text("a file")
-    assert isinstance(Predictor(checkpoint, device="cpu", amp="off").network, ExportedNetwork)
+    assert is_converted() and is_converted()
     assert "not kept" in caplog.text
 
 
@@ -169,18 +159,18 @@ def test_without_a_home_nothing_is_kept(is_converted: Callable[..., bool], monke
 def test_the_cache_keeps_the_files_that_were_used_last_and_no_leftovers(
     checkpoint: Path, home: Path, is_converted: Callable[..., bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(converted, "MAX_FILES", 2)
+    monkeypatch.setattr(onnx_export, "MAX_FILES", 2)
+    (home / "folder").mkdir(parents=True)  # of somebody; it does not stop the removal
+    (home / ".0123.7.tmp").touch()  # of a process that was killed
+    os.utime(home / ".0123.7.tmp", (1, 1))
     checkpoints, files = [], []
     for age in (3, 2):
         write_checkpoint(checkpoint, f"inference.height={age * 64}")
         assert is_converted()
         checkpoints.append(checkpoint.read_bytes())
-        [file] = {*home.iterdir()} - {*files}
+        [file] = {path for path in home.glob("[!.]*") if path.is_file()} - {*files}
         os.utime(file, (time.time() - age, time.time() - age))
         files.append(file)
-    (home / "folder").mkdir()  # of somebody; it does not stop the removal
-    os.utime(home / "folder", (1, 1))
-    (home / ".0123.7.tmp").touch()
     checkpoint.write_bytes(checkpoints[0])
     assert not is_converted()
     write_checkpoint(checkpoint, "inference.height=64")

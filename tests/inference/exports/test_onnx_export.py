@@ -23,7 +23,7 @@ from posenet.inference.exports.onnx_export import (
     quantize_onnx,
     read_calibration_images,
 )
-from posenet.inference.exports.runtimes import PROPERTY, load_onnx, read_config
+from posenet.inference.exports.runtimes import PROPERTY, ExportedNetwork, read_config
 from posenet.inference.networks import TorchNetwork
 from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
@@ -52,7 +52,7 @@ def images(batch: int, height: int, width: int) -> np.ndarray:
 
 
 def load(model: Any, runtime: str, amp: Any = "off") -> Callable[[np.ndarray], np.ndarray]:
-    return load_onnx(model.SerializeToString(), runtime, "a.onnx", "cpu", amp, 1)
+    return ExportedNetwork(model.SerializeToString(), runtime, "a.onnx", "cpu", amp, 1)
 
 
 def test_a_file_computes_the_maps_of_pytorch_for_any_shape(network: PoseNet, model: Any, runtime: str) -> None:
@@ -134,10 +134,11 @@ def test_another_skeleton_and_its_settings_are_in_the_file(tmp_path: Path, runti
     network = LinearSpotNetwork()
     network.colours = nn.Conv2d(3, skeleton.num_channels, 1)
     (tmp_path / "a.onnx").write_bytes(build_onnx(network, config).SerializeToString())
-    predictor = Predictor(tmp_path / "a.onnx", device="cpu", backend=runtime)  # type: ignore[arg-type]
+    predictor = Predictor(tmp_path / "a.onnx", device="cpu", backend=runtime, keep_maps=True)  # type: ignore[arg-type]
     assert predictor.skeleton == skeleton and predictor.settings == InferenceConfig(height=64, flip=True)
     assert predictor.tracking == config.tracking
-    assert predictor.compute_maps(images(1, 64, 64)[0]).shape[0] == skeleton.num_channels
+    maps = predictor(images(1, 64, 64)[0]).maps
+    assert maps is not None and len(maps) == skeleton.num_channels
 
 
 def test_an_exported_file_of_an_earlier_version_has_todays_names() -> None:

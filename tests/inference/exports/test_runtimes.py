@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from posenet.errors import CheckpointError, ConfigError
-from posenet.inference.exports.runtimes import PROPERTY, load_onnx
+from posenet.inference.exports.runtimes import PROPERTY, ExportedNetwork
 from posenet.inference.networks import load_network
 from posenet.inference.predictor import Predictor
 from posenet.settings import Config, InferenceConfig
@@ -57,7 +57,7 @@ def test_an_exported_file_runs_in_as_many_threads_as_the_variable_says(
     spot_file: Path, monkeypatch: pytest.MonkeyPatch, value: str, threads: int | None
 ) -> None:
     load = unittest.mock.Mock(side_effect=ConfigError("seen"))
-    monkeypatch.setattr("posenet.inference.exports.runtimes.load_onnx", load)
+    monkeypatch.setattr("posenet.inference.exports.runtimes.ExportedNetwork", load)
     monkeypatch.setenv("OMP_NUM_THREADS", value)
     with pytest.raises(ConfigError, match="seen"):
         load_network(spot_file, None, device="cpu", amp="off", backend="onnxruntime")
@@ -72,14 +72,15 @@ def test_openvino_computes_the_same_where_a_variable_limits_the_instructions_of_
     pytest.importorskip("openvino")
     code = (
         "import numpy, os; from posenet import Predictor; "
-        f"predictor = Predictor({str(spot_file)!r}, backend='openvino', device='cpu', amp='off'); "
+        f"predictor = Predictor({str(spot_file)!r}, backend='openvino', device='cpu', amp='off', keep_maps=True); "
         "assert os.environ['ONEDNN_MAX_CPU_ISA'] == 'SSE41'; "
         "image = numpy.random.default_rng(0).integers(0, 256, (128, 128, 3), dtype='uint8'); "
-        f"numpy.save({str(tmp_path / 'a')!r}, predictor.compute_maps(image))"
+        f"numpy.save({str(tmp_path / 'a')!r}, predictor(image).maps)"
     )
     subprocess.run([sys.executable, "-c", code], env=os.environ | {"ONEDNN_MAX_CPU_ISA": "SSE41"}, check=True)
     image = np.random.default_rng(0).integers(0, 256, (128, 128, 3), dtype=np.uint8)
-    expected = Predictor(spot_file, backend="onnxruntime").compute_maps(image)
+    expected = Predictor(spot_file, backend="onnxruntime", keep_maps=True)(image).maps
+    assert expected is not None
     np.testing.assert_allclose(np.load(tmp_path / "a.npy"), expected, atol=2e-3 * np.abs(expected).max())
 
 
@@ -134,7 +135,7 @@ FEWER_PARTS = {"skeleton": skeleton_to_table(dataclasses.replace(COCO, parts=COC
         (_set_property("model", FEWER_PARTS), "maps of shape"),
         (lambda model: model.ClearField("metadata_props"), "metadata"),
         (lambda model: onnx.helper.set_model_props(model, {PROPERTY: "[" * 100_000}), "metadata"),
-        (_set_property("format", 1), "another version"),
+        (_set_property("format", 1), "this version"),
         (_set_property("inference", {"height": -1}), "not valid"),
         (_set_property("model", {"skeleton": "/etc/passwd"}), "not valid"),
         (_set_weight(np.nan), "NaN or infinite"),
@@ -168,7 +169,7 @@ def test_onnx_runtime_uses_cuda_where_it_has_it(spot_file: Path, monkeypatch: py
     onnxruntime = pytest.importorskip("onnxruntime")
 
     def load(device: str, amp: Any = "auto") -> Any:
-        load_onnx(spot_file.read_bytes(), "onnxruntime", "a.onnx", device, amp, 3)
+        ExportedNetwork(spot_file.read_bytes(), "onnxruntime", "a.onnx", device, amp, 3)
         return session.call_args.kwargs["providers"]
 
     session = unittest.mock.Mock(wraps=onnxruntime.InferenceSession)
@@ -199,7 +200,7 @@ def test_openvino_gets_the_device_the_precision_and_the_threads(monkeypatch: pyt
     monkeypatch.setattr("posenet.inference.exports.runtimes._openvino_core", lambda: core)
 
     def load_bytes(device: str, amp: Any) -> Any:
-        load_onnx(b"a", "openvino", "a.onnx", device, amp, 3)
+        ExportedNetwork(b"a", "openvino", "a.onnx", device, amp, 3)
         return core.compile_model.call_args.args[1:]
 
     latency = {"PERFORMANCE_HINT": "LATENCY"}

@@ -84,7 +84,7 @@ def test_an_animation_that_is_cut_off_gives_the_images_before(tmp_path: Path) ->
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     *frames, last = read_frames(path)
     assert 3 < len(frames) < 20 and not any(frame.error for frame in frames)
-    assert last.error is None or f"image {len(frames)} of {len(frames) + 1} of {path}" in str(last.error)
+    assert last.error is None or f"{path} cannot be read" in str(last.error)
 
 
 class Strange(Exception):
@@ -100,7 +100,7 @@ FAULTS = {
     "a conversion": ("posenet.inference.media.video.VideoReformatter.reformat", "a.mp4"),
     "packets": ("posenet.inference.media.video.PyAVReader._read_packets", "a.mp4"),
     "times": ("posenet.inference.media.video._time_shown", "a.mp4"),
-    "side data": ("posenet.inference.media.video._display_matrix", "a.mp4"),
+    "side data": ("posenet.inference.media.video._orientation_of", "a.mp4"),
 }
 
 

@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_every_source_is_found_once_in_the_given_order(folder: Path) -> None:
     listed = parse_standard_input(f"{folder / 'clip.mp4'}\nmissing.jpg\n".encode())
-    found = find_sources([folder, folder / "b.png", "7", "-", "7"], listed=listed)
+    found = find_sources([folder, folder / "b.png", "7", *listed, "7"])
     assert [(source.kind, source.name) for source in found] == [
         ("image", str(folder / "000000000139.png")),
         ("image", str(folder / "b.png")),
@@ -111,7 +111,7 @@ def test_ffmpeg_says_whether_a_named_file_of_an_unknown_suffix_is_a_video(folder
     assert [frame.number for frame in read_frames(folder / "a.recording")] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("name", ["data:image/png;base64," + "A" * 70_000, "A" * 70_000, "a\0b.png"])
+@pytest.mark.parametrize("name", ["data:image/png;base64," + "A" * 70_000, "A" * 70_000, "a\0b.png", ""])
 def test_what_is_no_name_of_an_input_is_a_short_error(name: str) -> None:
     with pytest.raises(DataError) as caught:
         find_sources([name])
@@ -128,13 +128,10 @@ def test_an_address_of_a_file_and_a_tilde_name_a_file(tmp_path: Path, monkeypatc
         find_sources([address.replace("file://", "file://host")])
 
 
-@pytest.mark.parametrize(
-    "name, remedy",
-    [("last.pth", "--checkpoint FILE"), ("NET.ONNX", "--checkpoint FILE"), ("data.yaml", "images"), ("a.h5", "images")],
-)
-def test_weights_and_data_in_place_of_images_are_refused(folder: Path, name: str, remedy: str) -> None:
+@pytest.mark.parametrize("name", ["last.pth", "NET.ONNX", "data.yaml", "a.h5"])
+def test_weights_and_data_in_place_of_images_are_refused(folder: Path, name: str) -> None:
     (folder / name).write_bytes(b"not read here")
-    with pytest.raises(DataError, match=f"{name} has .*: give .*{remedy}"):
+    with pytest.raises(DataError, match=f"{name} has .*--checkpoint FILE"):
         find_sources([folder / "b.png", folder / name])
     assert len(find_sources([folder])) == 3, "in a folder they are left out"
 

@@ -73,23 +73,6 @@ def test_browsers_can_show_the_video(tmp_path: Path) -> None:
     assert data.index(b"moov") < data.index(b"mdat"), "the index comes first"
 
 
-@pytest.mark.parametrize("size, borders", [((64, 48), (0, 14)), ((24, 64), (12, 0)), ((96, 128), (0, 0))])
-def test_images_of_another_shape_are_not_distorted(
-    tmp_path: Path, size: tuple[int, int], borders: tuple[int, int]
-) -> None:
-    """As in a video whose frames change their shape: black borders fill the rest."""
-    path = write_images(
-        tmp_path / "x.mp4", [np.full((48, 64, 3), 90, np.uint8), np.full((*size, 3), 200, np.uint8)], [0, 1]
-    )
-    first, second = (frame.image[..., 0] for frame in read_video(path))
-    assert abs(first.astype(int) - 90).max() < 8
-    above, left = borders
-    is_bright = second > 150
-    rows, columns = np.flatnonzero(is_bright.any(axis=1)), np.flatnonzero(is_bright.any(axis=0))
-    np.testing.assert_allclose([rows[0], 47 - rows[-1]], above, atol=1)
-    np.testing.assert_allclose([columns[0], 63 - columns[-1]], left, atol=1)
-
-
 @pytest.mark.parametrize("name", ["12:30.mp4", "we\\ird.mp4", "100%03d.mp4"])
 def test_names_with_a_meaning_for_ffmpeg_are_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     write_video(tmp_path / name, count=3)
@@ -192,21 +175,21 @@ def test_a_video_that_was_cut_off_is_reported(tmp_path: Path, suffix: str) -> No
 
 @pytest.mark.parametrize(
     "content, message",
-    [(b"", "it is no file, or empty"), (b"no video", "cannot be opened as a video")],
+    [
+        (b"", "it is no file, or empty"),
+        (b"no video", "cannot be opened as a video"),
+        ((b"vide", b"soun"), "has no images in a codec that FFmpeg knows"),
+        ((b"avc1", b"none"), "has no images in a codec that FFmpeg knows"),
+    ],
+    ids=["empty", "text", "only sound", "an unknown codec"],
 )
-def test_a_file_that_is_no_video_is_an_error(tmp_path: Path, content: bytes, message: str) -> None:
-    path = tmp_path / "x.mp4"
-    path.write_bytes(content)
+def test_a_file_that_is_no_video_is_an_error(
+    tmp_path: Path, content: bytes | tuple[bytes, bytes], message: str
+) -> None:
+    path = write_video(tmp_path / "x.mp4")
+    path.write_bytes(content if isinstance(content, bytes) else path.read_bytes().replace(*content))
     [frame] = read_video(path)
     assert str(path) in str(frame.error) and message in str(frame.error)
-
-
-@pytest.mark.parametrize("old, new", [(b"vide", b"soun"), (b"avc1", b"none")], ids=["only sound", "an unknown codec"])
-def test_a_file_without_images_that_ffmpeg_knows_is_an_error(tmp_path: Path, old: bytes, new: bytes) -> None:
-    path = write_video(tmp_path / "x.mp4")
-    path.write_bytes(path.read_bytes().replace(old, new))
-    [frame] = read_video(path)
-    assert str(frame.error) == f"{path} has no images in a codec that FFmpeg knows; convert it to MP4 (H.264)"
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="this system does not list open files")
@@ -236,15 +219,11 @@ DAMAGED = None
 class ListedTimes(video.PyAVReader):
     """A video of frames at the given times, without a file."""
 
-    rate = 10.0
-    length = 0.0
-    end = 0.0
-    aspect = 1.0
+    rate, length, end, aspect = 10.0, 0.0, 0.0, 1.0
+    source = Source("video", Path("clip"))
 
-    def __init__(self, times: Sequence[float | None], num_skipped: int = 0) -> None:
-        self.source = Source("video", Path("clip"))
+    def __init__(self, times: Sequence[float | None]) -> None:
         self._times = times
-        self._num_skipped = num_skipped
 
     def decode(self) -> Iterator[float | None]:
         yield from self._times
@@ -253,15 +232,15 @@ class ListedTimes(video.PyAVReader):
         return np.zeros((2, 2, 3), np.uint8)
 
     def seek(self, seconds: float) -> int:
-        return self._num_skipped
+        return 0
 
 
-def read(times: Sequence[float | None], num_skipped: int = 0, **selection: Any) -> list[Frame]:
+def read(times: Sequence[float | None], **selection: Any) -> list[Frame]:
     frames = []
     try:
-        frames.extend(ListedTimes(times, num_skipped).frames(FrameSelection(**selection)))
+        frames.extend(ListedTimes(times).frames(FrameSelection(**selection)))
     except DataError as error:
-        frames.append(Frame(Source("video", Path("clip")), error=error))
+        frames.append(Frame(ListedTimes.source, error=error))
     return frames
 
 
@@ -280,7 +259,7 @@ def test_damaged_frames_keep_their_numbers_and_are_reported_unless_they_are_the_
     ]
     assert len(read([0.0] + [DAMAGED] * MAX_UNREADABLE_IN_A_ROW + [20.0])) == 1, "too many in a row end the video"
     [frame] = read([DAMAGED] * 3)
-    assert isinstance(frame.error, DataError) and str(frame.error) == "clip is damaged: no frame can be decoded"
+    assert isinstance(frame.error, DataError) and "clip is damaged: no frame can be decoded" in str(frame.error)
 
 
 @pytest.mark.parametrize(
@@ -359,16 +338,9 @@ def test_photographs_with_exif_data_in_a_video_are_upright(tmp_path: Path, suffi
 def test_sound_with_a_cover_is_no_video(tmp_path: Path) -> None:
     path = tmp_path / "song.m4a"
     with av.open(str(path), "w", format="mp4") as container:
-        sound = container.add_stream("aac", rate=48000, layout="mono")
         cover = container.add_stream("mjpeg", rate=1)
         cover.width, cover.height, cover.pix_fmt = 64, 48, "yuvj420p"
         cover.disposition = av.stream.Disposition.attached_pic
-        for start in range(0, 48000, 1024):
-            block = av.AudioFrame(format="fltp", layout="mono", samples=1024)
-            block.planes[0].update(bytes(block.planes[0].buffer_size))
-            block.pts, block.sample_rate = start, 48000
-            container.mux(sound.encode(block))
-        container.mux(sound.encode(None))
         packet = av.Packet(encode(grey_image(1)))
         packet.stream, packet.pts, packet.dts, packet.time_base = cover, 0, 0, Fraction(1)
         container.mux(packet)

@@ -36,11 +36,7 @@ KITE = Skeleton(
     sigmas=(0.05,) * 4,
     category="kite",
 )
-FORMATS = ["a.slp", "a.xml", "a.json", "coco.json"]
-
-
-def export(results: list[Result], path: Path) -> None:
-    posenet.export_results(results, path, "coco" if path.name == "coco.json" else None)
+FORMATS = ["a.slp", "a.xml", "a.json"]
 
 
 def people(count: int, skeleton: Skeleton, seed: int, size: tuple[int, int] = (HEIGHT, WIDTH)) -> list[Person]:
@@ -92,7 +88,7 @@ def test_exported_images_come_back_with_the_same_keypoints(tmp_path: Path, name:
     require(name)
     results = image_results(tmp_path / "images", skeleton)
     path = tmp_path / name
-    export(results, path)
+    posenet.export_results(results, path)
     if name == "a.json":
         submit(path)
     found = read_annotations(path, images=tmp_path / "images")
@@ -112,7 +108,7 @@ def test_exported_images_come_back_with_the_same_keypoints(tmp_path: Path, name:
     if name != "a.json":  # which has no skeleton
         assert names == list(skeleton.file_names)
         assert [1, 2] in category["skeleton"]
-    if skeleton is KITE and name in ("a.slp", "coco.json"):
+    if skeleton is KITE and name == "a.slp":
         assert category["flip_idx"] == [0, 2, 1, 3]
 
 
@@ -127,7 +123,7 @@ def test_exported_frames_come_back_with_the_same_keypoints(tmp_path: Path, name:
         own = [dataclasses.replace(one, id=1) for one in people(1, COCO, number, (48, 64))]
         others = people(1, COCO, 9, (48, 64)) if number == 1 else []
         results.append(Result(Frame(video, image, number), [] if number == 4 else own + others))
-    export(results, tmp_path / name)
+    posenet.export_results(results, tmp_path / name)
     found = read_annotations(tmp_path / name, frames=tmp_path / "frames")
     points = points_of(found)
     for result in results:
@@ -145,18 +141,18 @@ def test_what_cannot_be_exported_is_one_line(tmp_path: Path, monkeypatch: pytest
     frame = dataclasses.replace(result, frame=dataclasses.replace(result.frame, source=video, number=3))
     cases: list[tuple[list[Result], str, type[Exception], str]] = [
         ([], "a.xml", DataError, "no results"),
-        ([result], "a.txt", ConfigError, "a.txt is no format"),
+        ([result], "a.txt", ConfigError, "a.txt is no file for corrections"),
         ([frame], "a.json", DataError, "clip.mp4 is no single image"),
-        ([memory], "coco.json", DataError, "an image in memory is no file"),
-        ([result], "missing/images/../../images/000000000001.jpg", ConfigError, "no format"),
+        ([memory], "a.json", DataError, "an image in memory is no file"),
+        ([result], "missing/images/../../images/000000000001.jpg", ConfigError, "no file for corrections"),
     ]
     for results, name, kind, message in cases:
         with pytest.raises(kind, match=message):
-            export(results, tmp_path / name)
+            posenet.export_results(results, tmp_path / name)
         assert not (tmp_path / name).exists() or name.endswith(".jpg")
     monkeypatch.setitem(sys.modules, "sleap_io", None)
     with pytest.raises(ConfigError, match=r"pip install 'simplepose\[sleap\]'"):
-        export([result], tmp_path / "a.slp")
+        posenet.export_results([result], tmp_path / "a.slp")
 
 
 def test_predict_exports_what_it_finds(tmp_path: Path) -> None:

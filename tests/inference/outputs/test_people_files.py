@@ -15,7 +15,7 @@ from posenet.data.store import Store
 from posenet.images import read_image, write_image
 from posenet.inference.media.sources import Frame, Source, find_sources, parse_standard_input
 from posenet.inference.outputs.people_files import (
-    ImageIds,
+    image_numbers,
     record_of,
     write_coco,
     write_csv,
@@ -49,7 +49,7 @@ def written(tmp_path, monkeypatch):
     one = Person(np.float32([[1.25, 2, 0.5], [3.0004, 4, 0.75], [0, 0, 0], [2, 3, 0.5]]), 0.12346, SKELETON)
     only_derived = Person(np.float32([[0, 0, 0]] * 3 + [[8, 9, 0.5]]), 0.5, SKELETON)
     image, video = Source("image", Path("d/000000000139.jpg")), Source("video", Path("v.mp4"))
-    ids = ImageIds([image, video])
+    ids = image_numbers([image, video])
     files = {
         "p.json": write_json(Path("p.json")),
         "c.json": write_coco(Path("c.json"), [image, video], SKELETON),
@@ -162,7 +162,7 @@ def test_without_people_the_file_is_an_empty_list_and_an_error_keeps_the_old_fil
 
 
 def write_result(write, result):
-    write(result.frame.source, record_of(result, ImageIds([result.frame.source])))
+    write(result.frame.source, record_of(result, image_numbers([result.frame.source])))
 
 
 def image_frame(path, image=GREY):
@@ -172,12 +172,11 @@ def image_frame(path, image=GREY):
 def test_ids_are_numbers_only_where_no_two_images_have_the_same():
     names = ["camA/000001.png", "camB/000001.png", "42.jpg", "0042.jpg", "000000000139.jpg", "x.png", f"{10**20}.png"]
     sources = parse_standard_input("\n".join([*names, "139.mp4"]).encode())
-    ids = ImageIds(sources)
-    images = [Frame(source, GREY) for source in sources[:-1]]
-    assert [ids.id_of(frame) for frame in images] == [*names[:4], 139, *names[5:]]
-    assert ids.id_of(Frame(sources[-1], GREY, 3)) == "139.mp4#3"
-    assert ids.id_of(Frame(CAMERA, GREY, 3)) == "camera 2#3"
-    assert [ids.next_number(frame.source) for frame in images] == [1, 2, 3, 4, 139, 5, 6]
+    numbers = image_numbers(sources)
+    assert numbers == {sources[4]: 139}
+    frames = [*(Frame(source, GREY) for source in sources[:-1]), Frame(sources[-1], GREY, 3), Frame(CAMERA, GREY, 3)]
+    ids = [record_of(Result(frame), numbers)["image_id"] for frame in frames]
+    assert ids == [*names[:4], 139, *names[5:], "139.mp4#3", "camera 2#3"]
 
 
 def person_at(*points):

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from posenet.inference.image_to_maps import InputBatch, Letterbox, plan_resampling, resample_map
-from posenet.inference.networks import TorchNetwork
+from posenet.inference.networks import InputBatch, Letterbox, TorchNetwork, plan_resampling, resample_map
 from posenet.inference.predictor import Predictor
 from posenet.person import Person
 from posenet.settings import MAP_STRIDE, InferenceConfig
@@ -98,10 +97,10 @@ def test_maps_are_the_average_of_all_scales_and_mirrored_images(
                 passes.append(resample(mirrored, letterbox, target))
         rows, columns = target.decoded_cells
         expected = np.mean(passes, axis=0)[:, :rows, :columns]
-        maps = with_all.run_network(batch)[number]
+        maps = with_all.start_network(batch).wait()[number]
         assert maps.dtype == np.float32
         np.testing.assert_allclose(maps, expected, atol=1e-5)
-        np.testing.assert_array_equal(predictor.run_network(batch)[number], maps[:DECODED])
+        np.testing.assert_array_equal(predictor.start_network(batch).wait()[number], maps[:DECODED])
 
 
 @pytest.mark.parametrize(
@@ -115,10 +114,11 @@ def test_a_device_averages_like_the_host(settings: dict[str, Any]) -> None:
     nn.init.normal_(network.colours.weight, generator=torch.Generator().manual_seed(0))
     predictor = Predictor(network, InferenceConfig(**{"height": 100} | settings), device="cpu", amp="off")
     images = [np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8) for size in SIZES]
-    expected = predictor.run_network(predictor.prepare_inputs(images))
+    batch = predictor.prepare_inputs(images)
+    expected = predictor.start_network(batch).wait()
     assert isinstance(predictor.network, TorchNetwork)
     predictor.network.on_device = True
-    for maps, maps_of_host in zip(predictor.run_network(predictor.prepare_inputs(images)), expected, strict=True):
+    for maps, maps_of_host in zip(predictor.start_network(batch).wait(), expected, strict=True):
         np.testing.assert_allclose(maps, maps_of_host, atol=1e-4)
 
 
@@ -138,7 +138,7 @@ def test_a_function_may_write_to_the_same_arrays_again(settings: dict[str, objec
     pending = predictor.start_network(batch)
     for kept in arrays.values():
         kept[:] = np.nan
-    for maps, expected in zip(pending.wait(), Predictor(noise_maps, options).run_network(batch), strict=True):
+    for maps, expected in zip(pending.wait(), Predictor(noise_maps, options).start_network(batch).wait(), strict=True):
         np.testing.assert_array_equal(maps, expected)
 
 
@@ -146,7 +146,7 @@ def test_a_function_may_write_to_the_same_arrays_again(settings: dict[str, objec
 def test_the_networks_array_is_not_changed(scales: tuple[float, ...]) -> None:
     maps = {side: np.ones((1, COCO.num_channels, side // 4, side // 4), np.float32) for side in (64, 128)}
     predictor = Predictor(lambda images: maps[images.shape[1]], InferenceConfig(height=128, scales=scales, flip=True))
-    [averages] = predictor.run_network(prepare(predictor, [(128, 128)]))
+    [averages] = predictor.start_network(prepare(predictor, [(128, 128)])).wait()
     np.testing.assert_allclose(averages, 1, atol=1e-6)
     assert all((array == 1).all() for array in maps.values())
 
@@ -206,5 +206,5 @@ def test_maps_are_resampled_by_the_ratio_of_the_images(source, target):
     rows, columns = target.decoded_cells
     expected = resample(cells, source, target)[0, :rows, :columns]
     plan = plan_resampling(source, target)
-    needed = cells[0, : plan.cells[0], : plan.cells[1]]
-    np.testing.assert_allclose(resample_map(needed, plan), expected, rtol=0, atol=1e-5)
+    resampled = resample_map(cells[0, : plan[0].cells, : plan[1].cells], *plan)[:rows, :columns]
+    np.testing.assert_allclose(resampled, expected, rtol=0, atol=1e-5)

@@ -14,9 +14,16 @@ import cv2
 import numpy as np
 import pytest
 
-from posenet.diagnosis.report import tiles
-from posenet.diagnosis.report.page import NOTHING, format_ap, format_gain, format_share, pluralize, write_report
-from posenet.diagnosis.report.tiles import image_losses
+from posenet.diagnosis import report
+from posenet.diagnosis.report import (
+    NOTHING,
+    format_ap,
+    format_gain,
+    format_share,
+    image_losses,
+    pluralize,
+    write_report,
+)
 from posenet.skeleton import COCO
 from tests.helpers.diagnoses import HEIGHT, WIDTH, diagnose_data, make_result, small_data, small_diagnosis
 from tests.helpers.drawn_data import person as box_person
@@ -265,7 +272,7 @@ def test_the_images_that_cost_most_are_shown_small_or_with_a_note(
 ) -> None:
     diagnosis = small_diagnosis(tmp_path)
     assert image_losses(diagnosis)[2:] == pytest.approx([8 / 17, 1, 0], abs=0.01)
-    monkeypatch.setattr(tiles, "MAX_IMAGES", 3)
+    monkeypatch.setattr(report, "MAX_IMAGES", 3)
     names = {image.id: tmp_path / image.file_name for image in diagnosis.images}
     cv2.imwrite(str(names[14]), np.full((10 * HEIGHT, 10 * WIDTH, 3), 90, np.uint8))
     names[13].write_bytes(b"\xff\xd8 no more")
@@ -273,7 +280,7 @@ def test_the_images_that_cost_most_are_shown_small_or_with_a_note(
     assert page.attributes("a", "data-image") == ["14", "13", "11"]
     [image] = page.attributes("image", "href")
     pixels = np.frombuffer(base64.b64decode(image.partition(",")[2]), np.uint8)
-    assert max(cv2.imdecode(pixels, cv2.IMREAD_COLOR).shape) == tiles.IMAGE_SIDE
+    assert max(cv2.imdecode(pixels, cv2.IMREAD_COLOR).shape) == report.IMAGE_SIDE
     other, damaged, missing = page.attributes("a", "data-note")
     assert f"{10 * WIDTH} x {10 * HEIGHT}" in other and f"{WIDTH} x {HEIGHT}" in other
     assert names[13].name in damaged and names[11].name in missing

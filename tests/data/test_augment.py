@@ -1,31 +1,130 @@
-"""Warping: one lit pixel through image, masks and joints; borders, crops, reduced images and colours."""
+"""Augmentation: its random numbers and parameters, the matrix, and the warp of image, masks and joints."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 import pytest
+import torch
 
 from posenet.annotations.outlines import encode_mask
 from posenet.data.augment import (
     BORDER_COLOUR,
     Augmentation,
+    cover_square,
     crop_visible,
     largest_reduction,
     matrix_for_reduced_image,
+    random_numbers,
     warp_image,
     warp_joints,
     warp_mask,
 )
+from posenet.data.dataset import PoseDataset
 from posenet.images import decode_checked_image
 from posenet.settings import AugmentConfig
 from posenet.skeleton import COCO
+from tests.helpers.drawn_data import make_record, write_store
 
+MEASURED = json.loads((Path(__file__).parents[1] / "fixtures" / "affine.json").read_text())
 SIZE = (256, 192)
 """Network input, (width, height)."""
 IDENTITY = np.eye(2, 3)
+
+
+def augmentations(count: int, config: AugmentConfig = AugmentConfig()) -> list[Augmentation]:
+    """Random augmentations, always the same ones."""
+    return [Augmentation.draw(config, seed=0, epoch=0, index=index) for index in range(count)]
+
+
+@pytest.mark.parametrize("case", MEASURED["cases"], ids=lambda case: f"{case['degree']:.1f}")
+def test_matrices_equal_the_measured_ones(case: dict[str, Any]) -> None:
+    augmentation = Augmentation(
+        flip=case["flip"],
+        degrees=case["degree"],
+        shift=tuple(case["shift"]),
+        scale=case["scale"],
+        person_height=MEASURED["target_dist"],
+    )
+    matrix = augmentation.matrix(tuple(case["center"]), case["scale_provided"], (MEASURED["width"], MEASURED["height"]))
+    assert matrix.shape == (2, 3)
+    np.testing.assert_allclose(matrix, case["matrix"], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("image_size", [(640, 480), (480, 640), (256, 192), (100, 30), (31, 99)])
+@pytest.mark.parametrize("flip", [False, True])
+def test_image_framing_shows_the_whole_image_as_large_as_it_fits(image_size: tuple[int, int], flip: bool) -> None:
+    matrix = Augmentation(flip=flip).image_matrix(image_size, SIZE)
+    width, height = image_size
+    edges = np.array([[-0.5, -0.5, 1], [width - 0.5, height - 0.5, 1]])
+    low, high = np.sort(edges @ matrix.T, axis=0)
+    gaps = np.concatenate([low + 0.5, np.array(SIZE) - 0.5 - high])
+    assert gaps.min() == pytest.approx(0, abs=1e-9)
+    np.testing.assert_allclose(gaps[:2], gaps[2:], atol=1e-9)
+
+
+def test_parameters_follow_their_probabilities_and_fill_their_ranges() -> None:
+    samples = augmentations(4000, AugmentConfig(cutout_probability=0.3))
+    jitters = np.array([a.jitter for a in samples if a.jitter is not None])
+    cutouts = np.array([a.cutout for a in samples if a.cutout is not None])
+    values = {
+        "degrees": ([a.degrees for a in samples], -40, 40),
+        "dx": ([a.shift[0] for a in samples], -50, 50),
+        "dy": ([a.shift[1] for a in samples], -50, 50),
+        "scale": ([a.scale for a in samples if a.scale != 1], 0.7, 1.3),
+        "hue": (jitters[:, 0], -10, 10),
+        "saturation": (jitters[:, 1], -20, 60),
+        "value": (jitters[:, 2], -20, 40),
+        "x of the square": (cutouts[:, 0], 0, 1),
+        "side of the square": (cutouts[:, 2], 0.1, 0.3),
+    }
+    for name, (drawn, low, high) in values.items():
+        quantiles = (np.quantile(drawn, [0, 0.25, 0.5, 0.75, 1]) - low) / (high - low)
+        assert quantiles[0] >= 0 and quantiles[4] <= 1, name
+        np.testing.assert_allclose(quantiles, [0, 0.25, 0.5, 0.75, 1], atol=0.06, err_msg=name)
+    together = np.corrcoef([values[name][0] for name in ("degrees", "dx", "dy")])
+    assert np.abs(together - np.eye(3)).max() < 0.06
+    shares = np.mean([[a.flip, a.scale != 1, a.jitter is not None, a.cutout is not None] for a in samples], axis=0)
+    np.testing.assert_allclose(shares, [0.5, 0.8, 0.2, 0.3], atol=0.03)
+
+
+def test_a_configuration_without_augmentation_changes_nothing() -> None:
+    off = AugmentConfig(jitter_probability=0, scale_probability=0, flip_probability=0, degrees=0, shift=0)
+    assert set(augmentations(20, off)) == {Augmentation()}
+    assert augmentations(1, dataclasses.replace(off, person_height=0.4))[0].person_height == 0.4
+
+
+def test_random_numbers_depend_on_seed_epoch_and_index_alone_and_never_change() -> None:
+    """A run of an earlier version is repeated to the bit."""
+    assert random_numbers(1, 2, 3)[:3] == [0.8207390403840691, 0.03710386389866471, 0.8490529025439173]
+    assert random_numbers(*np.array([1, 2, 3])) == random_numbers(1, 2, 3)
+    numbers = np.array([random_numbers(2**70, epoch, index) for epoch in range(20) for index in range(50)])
+    assert numbers.min() >= 0 and numbers.max() < 1 and len(np.unique(numbers)) > 0.999 * numbers.size
+
+
+def test_a_square_of_the_drawn_size_is_covered_and_cut_off_at_the_border() -> None:
+    for cutout, covered in (((0.5, 0.25, 0.5), np.s_[0:32, 48:80]), ((0.0, 1.0, 0.5), np.s_[48:64, 0:16])):
+        image = np.zeros((64, 128, 3), np.uint8)
+        cover_square(image, cutout)
+        expected = np.zeros_like(image)
+        expected[covered] = BORDER_COLOUR
+        np.testing.assert_array_equal(image, expected)
+
+
+def test_a_covered_square_changes_the_image_alone(tmp_path: Path) -> None:
+    path = write_store(tmp_path / "a.h5", [make_record(number, 3) for number in range(2)])
+    plain = PoseDataset(path, (64, 128), augment=AugmentConfig())[1, 2]
+    covered = PoseDataset(path, (64, 128), augment=AugmentConfig(cutout_probability=1.0))[1, 2]
+    differs = (plain.images != covered.images).any(dim=3)[0].numpy()
+    rows, columns = np.flatnonzero(differs.any(axis=1)), np.flatnonzero(differs.any(axis=0))
+    assert len(rows) and max(np.ptp(rows), np.ptp(columns)) <= 32
+    for name in ("joints", "person_mask", "mask_miss", "image_ids"):
+        assert torch.equal(getattr(plain, name), getattr(covered, name))
 
 
 def random_augmentation(rng: np.random.Generator, config: AugmentConfig = AugmentConfig()) -> Augmentation:
@@ -78,14 +177,11 @@ def test_joints_outside_stay_labelled_unlabelled_ones_stay_at_zero_and_a_flip_sw
     joints[0, COCO.index("left_shoulder")] = (10, 20, 1)
     joints[0, COCO.index("nose")] = (30, 40, 2)
     joints[1, 3] = (10, 20, 0)
-    before = joints.copy()
     warped = warp_joints(joints, Augmentation(flip=True), np.array([[-1.0, 0, -500], [0, 1, 900]]), COCO)
     assert warped.dtype == np.float32
     np.testing.assert_array_equal(warped[0, COCO.index("right_shoulder")], [-510, 920, 1])
     np.testing.assert_array_equal(warped[0, COCO.index("nose")], [-530, 940, 2])
     assert np.count_nonzero(warped) == 6
-    np.testing.assert_array_equal(joints, before)
-    assert warp_joints(joints[:0], Augmentation(flip=True), IDENTITY, COCO).shape == (0, 18, 3)
 
 
 def test_everything_outside_the_image_is_border() -> None:
@@ -118,14 +214,10 @@ def test_masks_warped_from_run_lengths_equal_the_plain_warp(seed: int) -> None:
             assert np.abs(found - expected).max() <= 3 and np.abs(found - expected).mean() < 0.05
 
 
-def blurred_noise(rng: np.random.Generator, width: int, height: int) -> np.ndarray:
-    return cv2.GaussianBlur(rng.integers(0, 256, (height, width, 3), np.uint8), None, 3) * 3
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_pixels_that_the_warp_does_not_read_are_not_needed(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    image = blurred_noise(rng, 320, 240)
+    image = cv2.GaussianBlur(rng.integers(0, 256, (240, 320, 3), np.uint8), None, 3) * 3
     augmentation = random_augmentation(rng, AugmentConfig(jitter_probability=0.0))
     matrix = augmentation.matrix(tuple(rng.uniform(0, 240, 2)), person_scale=float(rng.uniform(0.1, 0.4)), size=SIZE)
     crop, crop_matrix = crop_visible(image, matrix, SIZE)

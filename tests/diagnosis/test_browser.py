@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 
-from posenet.diagnosis.report.page import write_report
+from posenet.diagnosis.report import write_report
 from tests.helpers.browser import Browser, open_browser
 from tests.helpers.diagnoses import HEIGHT, WIDTH, small_diagnosis
 

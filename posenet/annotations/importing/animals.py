@@ -1,0 +1,168 @@
+"""Labels of frames of videos, mostly of animals: DeepLabCut, and what ``sleap-io`` reads.
+
+DeepLabCut is read without ``sleap-io``, which takes the number in the name of an image for its place among those that
+are there, so that labels go to other images where some are missing.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from posenet.annotations.image_files import ImageFiles
+from posenet.annotations.importing.imported import (
+    MISSING_IMAGES,
+    ImportedAnnotations,
+    Object,
+    Source,
+    frame_paths,
+    readable,
+    to_coco,
+    write_frames,
+)
+from posenet.errors import ConfigError, DataError
+from posenet.files import read_input
+from posenet.images import write_image
+
+CATEGORY = "animal"
+_HEADER = ("scorer", "individuals", "bodyparts", "coords")
+
+
+def find_tables(folder: Path) -> list[Path]:
+    """The tables of a project of DeepLabCut; empty if the folder is none."""
+    return sorted(folder.glob("labeled-data/*/CollectedData_*.csv"))
+
+
+def import_deeplabcut(source: Source) -> ImportedAnnotations:
+    """Read the tables of a project, or of one video: labeled-data/VIDEO/CollectedData_SCORER.csv, beside its images.
+
+    A table has a row for every image and, below a header of three or four lines, two columns for every body part; with
+    several animals in an image, for every body part of every individual. Empty cells are not labelled; all others count
+    as visible. A spreadsheet may have saved it with its own delimiter and decimal comma, and with quoted cells.
+    """
+    objects_of: dict[Path, list[Object]] = {}
+    names: dict[str, None] = {}
+    for table in source.content:
+        files = ImageFiles(Path(source.images or table.parent))
+        with readable(table):
+            text = read_input(table).decode("utf-8-sig")
+            delimiter = next((mark for mark in text if mark in ",;\t"), ",")
+            lines = [line for line in csv.reader(io.StringIO(text), delimiter=delimiter) if line]
+            header = {line[0]: line for line in lines[: len(_HEADER)] if line[0] in _HEADER}
+            if "bodyparts" not in header or "coords" not in header:
+                raise ValueError("its header has no lines bodyparts and coords")
+            # Newer versions have three columns for the parts of the name of the image.
+            first = next(index for index, text in enumerate(header["coords"]) if text in ("x", "y"))
+            individuals = header.get("individuals", [""] * len(header["coords"]))
+            columns = list(zip(individuals[first:], header["bodyparts"][first:], header["coords"][first:]))
+            names |= dict.fromkeys(part for _, part, _ in columns)
+            for line in lines[len(header) :]:
+                name = "/".join(filter(None, line[:first]))
+                image = files.find(name)
+                if image is None:
+                    source.notes[MISSING_IMAGES].append(name)
+                else:
+                    objects_of[image] = _read_row(columns, line[first:])
+    if not objects_of:
+        raise DataError(
+            f"no image of {source.path} is there; copy the folders labeled-data too, or name one with --images DIR"
+        )
+    return to_coco(dict(sorted(objects_of.items())), list(source.keypoints or names), source)
+
+
+def _read_row(columns: Sequence[tuple[str, str, str]], cells: Sequence[str]) -> list[Object]:
+    """The animals of an image; a column is of an individual, a body part, and x or y."""
+    pairs = zip(columns, cells, strict=True)
+    values = {column: float(cell.replace(",", ".")) for column, cell in pairs if cell.strip()}
+    objects: dict[str, dict[str, tuple[float, float, int]]] = {}
+    for individual, part, _ in columns:
+        x, y = (values.get((individual, part, axis), math.nan) for axis in "xy")
+        if math.isfinite(x) and math.isfinite(y):
+            objects.setdefault(individual, {})[part] = x, y, 2
+    return [Object(CATEGORY, points) for points in objects.values()]
+
+
+def require_sleap_io() -> Any:
+    """The module ``sleap_io``; ``ConfigError`` if it is not installed."""
+    try:
+        import sleap_io
+    except ImportError as error:
+        raise ConfigError("sleap-io is not installed; pip install 'simplepose[sleap]'") from error
+    return sleap_io
+
+
+def import_sleap(source: Source) -> ImportedAnnotations:
+    """Read the labels of SLEAP (.slp), NWB (.nwb), JABS (.h5), LEAP (.mat) or AlphaTracker (.json).
+
+    Labels that were made or corrected by hand are read, predictions are left out. Their frames are written to images,
+    unless they are images already.
+    """
+    path = source.path
+    sleap_io = require_sleap_io()
+    with readable(path, Exception):
+        labels = sleap_io.load_file(str(path), open_videos=False)
+        skeleton = labels.skeletons[0]
+        labelled = [frame for frame in labels.labeled_frames if frame.user_instances]
+    guessed = [f"frame {frame.frame_idx}" for frame in labels.labeled_frames if not frame.user_instances]
+    source.notes["frames with predictions alone, which are not labels, left out"] += guessed
+    if not labelled:
+        raise DataError(f"{path} has no labels that were made by hand; correct predictions in SLEAP, and save them")
+    # SLEAP numbers skeletons without a name.
+    name = str(skeleton.name or "skeleton")
+    category = CATEGORY if name.lower().startswith("skeleton") else name
+    objects_of: dict[Path, list[Object]] = {}
+    files = ImageFiles(Path(source.images or path.parent))
+    for number, video in enumerate(labels.videos, 1):
+        own = {int(frame.frame_idx): frame for frame in labelled if frame.video is video}
+        paths = _find_frames(source, video, number, list(own), files) if own else {}
+        source.notes[MISSING_IMAGES] += [f"frame {index} of video {number}" for index in own if index not in paths]
+        for index, image in paths.items():
+            objects_of[image] = [Object(category, _points(instance)) for instance in own[index].user_instances]
+    if not objects_of:
+        raise DataError(f"no image and no video of {path} is in {files.folder}; name their folder with --images DIR")
+    names = list(source.keypoints or skeleton.node_names)
+    return to_coco(
+        objects_of, names, source, edges=skeleton.edge_names, twins=list(map(tuple, skeleton.symmetry_names))
+    )
+
+
+def _points(instance: Any) -> dict[str, tuple[float, float, int]]:
+    """The points of an instance; its coordinates count from the centre of the first pixel."""
+    points = {}
+    for point in instance.points:
+        x, y = map(float, point["xy"])
+        if math.isfinite(x) and math.isfinite(y):
+            points[str(point["name"])] = (x, y, 2 if point["visible"] else 1)
+    return points
+
+
+def _find_frames(source: Source, video: Any, number: int, frames: Sequence[int], files: ImageFiles) -> dict[int, Path]:
+    """The images of the labelled frames of a video: files, or frames that are written."""
+    name = video.filename
+    if isinstance(name, list):
+        listed = {frame: name[frame] for frame in frames if frame < len(name)}
+        found = {frame: Path(at) if Path(at).is_file() else files.find(at) for frame, at in listed.items()}
+        return {frame: path for frame, path in found.items() if path is not None}
+    if str(name).endswith((".slp", ".h5", ".nwb")):  # the images are in the file of the labels itself
+        paths = frame_paths(source, f"video{number}", frames)
+        for frame, path in paths.items():
+            if not path.exists():
+                write_image(path, _read_embedded(video, frame))
+        return paths
+    for path in (Path(name), files.folder / Path(str(name).replace("\\", "/")).name):
+        if path.is_file():
+            return write_frames(source, path, frames)
+    return {}
+
+
+def _read_embedded(video: Any, frame: int) -> np.ndarray:
+    with readable(f"frame {frame} in {video.filename}", Exception):
+        video.open()
+        image = video[frame]
+    return np.ascontiguousarray(image[..., ::-1] if image.shape[-1] == 3 else np.repeat(image[..., :1], 3, axis=-1))

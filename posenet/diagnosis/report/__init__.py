@@ -1,1 +1,0 @@
-"""The report of a diagnosis: one HTML page that needs no network."""

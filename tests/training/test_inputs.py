@@ -1,0 +1,192 @@
+"""What a run is made from: what is refused before it starts, images of both sides, and ranks that differ."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import posenet
+from posenet.annotations.people import read_split
+from posenet.data.store import Store
+from posenet.data.store_list import open_data_sets
+from posenet.devices.parallel import DistributedRuntime
+from posenet.errors import DataError, PosenetError
+from posenet.settings import DataSetConfig, load_config
+from posenet.skeleton import COCO
+from posenet.training import inputs
+from posenet.training.inputs import (
+    check_before_start,
+    code_digest,
+    describe_contents,
+    describe_inputs,
+    digest_of_validation,
+    require_same_run,
+)
+from tests.helpers.drawn_data import document, person, write_annotations, write_images, write_store
+from tests.helpers.process_groups import errors_in_processes
+from tests.helpers.tiny_training import Stores, coco_settings, train_tiny
+
+OTHER_RANK = "OtherRankError: the processes differ; rank 0 names the differences"
+
+
+@pytest.fixture
+def new_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A setting of a run in a folder with some empty files."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.h5", "old/last.pth", "weights.pth"):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).touch()
+    return ["checkpoint.path=new"]
+
+
+STORE = "data.train=a.h5"
+
+
+def test_a_run_that_can_start_leaves_no_trace(new_run: list[str]) -> None:
+    before = sorted(Path().rglob("*"))
+    check_before_start(None, [*new_run, STORE, "train.weights=weights.pth"])
+    assert sorted(Path().rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "overrides, named",
+    [
+        ([], "data.train"),
+        (['data.train=["a.h5", "b.h5"]'], "b.h5"),
+        (['data.train=[{path="*.h5"}]'], "*.h5"),
+        ([STORE, "data.val=b.h5"], "b.h5"),
+        ([STORE, "train.teacher=missing.pth"], "missing.pth"),
+        ([STORE, "train.weights=old"], "there is old/last.pth"),
+        ([STORE, "train.epoch=3"], "train.epochs"),
+    ],
+)
+def test_a_run_that_cannot_start_is_refused(new_run: list[str], overrides: list[str], named: str) -> None:
+    with pytest.raises(PosenetError) as error:
+        check_before_start(None, [*new_run, *overrides])
+    assert named in str(error.value)
+
+
+def test_a_missing_store_of_an_experiment_says_what_to_do_before(new_run: list[str]) -> None:
+    with pytest.raises(PosenetError, match=r"data/demo/train.h5.*posenet config demo"):
+        check_before_start("demo", new_run)
+    with pytest.raises(PosenetError, match=r"b.h5 does not exist; build it"):
+        check_before_start("demo", [*new_run, "data.train=b.h5"])
+
+
+def test_a_validation_store_with_renumbered_training_images_is_refused(stores: Stores, tmp_path: Path) -> None:
+    with Store(stores["train"]) as train, Store(stores["val"]) as val:
+        shared = train.read_record(2)._replace(image_id=77, file_name="renamed.jpg")
+        path = write_store(tmp_path / "val.h5", [val.read_record(0), shared])
+    settings = f"data.val={path}"
+    with pytest.raises(DataError, match=r"share 1 images \(first id in data.val 77\); .*data\.allow_overlap=true"):
+        train_tiny(stores, tmp_path / "run", settings)
+    assert train_tiny(stores, tmp_path / "run", settings, "data.allow_overlap=true", max_steps=1).steps == 1
+
+
+def test_an_ap_of_images_that_are_trained_on_is_refused(stores: Stores, tiny_coco: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny_coco, tmp_path / "coco")
+    path = folder / "annotations" / "person_keypoints_val2017.json"
+    content: dict[str, Any] = json.loads(path.read_text())
+    train = json.loads((folder / "annotations" / "person_keypoints_train2017.json").read_text())["images"][1]
+    shutil.copy(folder / "train2017" / train["file_name"], folder / "val2017" / "copy.jpg")
+    content["images"].append(train | {"id": 999, "file_name": "copy.jpg"})
+    write_annotations(path, content)
+    settings = (*coco_settings(folder), "data.val=", "train.epochs=1")
+    with pytest.raises(DataError, match=r"contains 1 of 4 images of data\.val_images .*copy\.jpg.*data\.allow_overlap"):
+        train_tiny(stores, tmp_path / "run", *settings)
+    train_tiny(stores, tmp_path / "run", *settings, "data.allow_overlap=true", max_steps=1)
+
+
+def test_the_contents_are_those_of_the_stores_the_weights_of_several_and_the_annotations(
+    stores: Stores, tiny_coco: Path
+) -> None:
+    annotations = tiny_coco / "annotations" / "person_keypoints_val2017.json"
+    config, split = load_config(None, [f"data.val_annotations={annotations}"]), read_split(annotations)
+    sets = tuple(DataSetConfig(str(stores[name]), weight=weight) for name, weight in (("train", 2.5), ("val", 1.0)))
+    with open_data_sets(sets, COCO) as both, open_data_sets(str(stores["val"]), COCO) as one:
+        contents = describe_contents(config, both, one, split, "0123")
+        assert contents.keys() == {
+            *("data.train", "data.val", "data.val_annotations", "train.teacher", "the validation labels")
+        }
+        assert contents["data.train"].endswith(" and the weights [2.5, 1.0]")
+        alone = describe_contents(config, one, None, None, None)
+        assert alone.keys() == {"data.train", "the validation labels"} and alone["data.train"] == contents["data.val"]
+        assert alone["the validation labels"] != contents["the validation labels"]
+
+
+def test_the_ids_of_validation_images_do_not_change_what_scores_are(tmp_path: Path) -> None:
+    """An import of YOLO-pose numbers all images anew when one is added."""
+    images = write_images(tmp_path, document([1, 2, 3], []))
+    names = sorted(path.name for path in images.iterdir())
+    digests = []
+    for first in (1, 5):
+        content = document(range(first, first + 3), [person(number + 7, number) for number in range(first, first + 3)])
+        for image, name in zip(content["images"], names):
+            image["file_name"] = name
+        annotations = write_annotations(tmp_path / f"{first}.json", content)
+        posenet.build_store(images, annotations, tmp_path / f"{first}.h5", progress=False)
+        with open_data_sets(str(tmp_path / f"{first}.h5"), None) as store:
+            digests.append([digest_of_validation(store, None), digest_of_validation(None, read_split(annotations))])
+    content["annotations"][0]["keypoints"][0] += 1
+    changed = digest_of_validation(None, read_split(write_annotations(tmp_path / "changed.json", content)))
+    assert digests[0] == digests[1] and changed not in digests[0]
+
+
+def test_the_first_five_differences_of_ranks_are_named_with_both_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "here")
+    contents = {"data.train": "6 images", "--max-steps": 0}, {"data.train": "7 images", "--max-steps": 5}
+
+    def check(runtime: DistributedRuntime) -> None:
+        if runtime.rank:
+            monkeypatch.setattr(inputs, "code_digest", lambda: "01234567")
+        other = ["optim.lr=0.5", "data.val=a.h5", "model.width=32"]
+        config = load_config(None, other if runtime.rank else [])
+        require_same_run(runtime, describe_inputs(config, contents[runtime.rank]))
+
+    own = code_digest()
+    first, second = errors_in_processes(2, tmp_path, check)
+    code, *values = first.removesuffix("; start all with the same settings, data and code").split("; ")
+    assert second == OTHER_RANK
+    assert code.startswith("ConfigError: the processes differ in the code of posenet: ")
+    assert f"digest {own}' on here (rank 0)" in code and "digest 01234567' on here (rank 1)" in code
+    assert values == [
+        "data.train: '6 images' on here (rank 0), '7 images' on here (rank 1)",
+        "--max-steps: 0 on here (rank 0), 5 on here (rank 1)",
+        "model.width: 256 on here (rank 0), 32 on here (rank 1)",
+        "data.val: False on here (rank 0), True on here (rank 1)",
+    ]
+
+
+def test_runs_differ_neither_in_paths_nor_in_workers_but_in_data(stores: Stores, tmp_path: Path) -> None:
+    """``train`` compares the digests of the stores and of the teacher, and ``--max-steps``."""
+    copy = tmp_path / "copy.h5"
+    shutil.copy(stores["train"], copy)
+    train_tiny(stores, tmp_path / "one", max_steps=1)
+    train_tiny(stores, tmp_path / "two", "optim.lr=1e-3", max_steps=2)
+    teachers = [f"train.teacher={tmp_path / name / 'last.pth'}" for name in ("one", "two")]
+
+    def start(*other: str, same: tuple[str, ...] = (), steps: int = 1) -> list[str]:
+        def check(runtime: DistributedRuntime) -> None:
+            settings = (*same, *other) if runtime.rank else same
+            max_steps = steps if runtime.rank else 1
+            train_tiny(stores, tmp_path / "run", *settings, runtime=runtime, max_steps=max_steps)
+
+        return errors_in_processes(2, tmp_path / "results", check)
+
+    overlap = "data.allow_overlap=true"
+    for name, errors in {
+        "data.train": start(overlap, f"data.train={stores['val']}", same=(overlap,)),
+        "data.val": start("data.val="),
+        "train.teacher": start(teachers[1], same=(teachers[0],)),
+        "--max-steps": start(steps=2),
+    }.items():
+        assert f"{name}: " in errors[0] and "(rank 1)" in errors[0] and "\n" not in errors[0], errors
+        assert errors[0].startswith("ConfigError: the processes differ in ") and errors[1] == OTHER_RANK
+    assert not list(tmp_path.glob("run/*.pth"))
+    assert start(f"data.train={copy}", "train.device=cpu", "data.workers=1") == ["", ""]
