@@ -24,7 +24,7 @@ CHECKPOINT_HELP = "checkpoint of a run, a published one, or a name that posenet 
 PRECISIONS = ["auto", "off", "bf16", "fp16"]
 PUBLISHED = "simplepose"
 """The name of the published weights."""
-_INPUTS = ("inputs source checkpoint weights config annotations results images image_ids skeleton calibrate").split()
+_INPUTS = "inputs source checkpoint weights config annotations results images image_ids skeleton calibrate".split()
 """Names of the arguments that are paths of inputs."""
 
 
