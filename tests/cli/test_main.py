@@ -143,7 +143,10 @@ def test_other_ends_have_a_status_of_their_own(
     assert message in line and line.count("\n") == 1
 
 
-def test_printed_text_errors_and_warnings_cannot_control_a_terminal(tool: Install, capsys: Capture) -> None:
+def test_printed_text_errors_and_warnings_cannot_control_a_terminal(
+    tool: Install, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.root, "handlers", [])  # those of pytest cannot hand this name on to another process
     name = "\x1b[31m\x9b1m\u202egpj.\udce9\x7f\r"
 
     def run(_: argparse.Namespace) -> None:
