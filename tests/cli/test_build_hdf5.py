@@ -111,7 +111,7 @@ def test_statistics_are_printed_and_previews_drawn(capsys: pytest.CaptureFixture
     assert "previews/sample_001.jpg exists" in capsys.readouterr().err
     assert Path("previews/sample_002.jpg").read_text() == "mine"
     drawn = set()
-    noise = "train.seed=7 data.transform='tests.data.test_transform:add_noise'"
+    noise = "train.seed=7 data.transform='tests.data.test_dataset:add_noise'"
     for setting in ("train.seed=7", "train.seed=7 augment.person_height=0.3", "augment.person_height=0.3", noise):
         assert tool(f"--output a.h5 --preview previews --set train.input_size=64 {setting} --overwrite") == 0
         drawn.add(Path("previews/sample_001.jpg").read_bytes())

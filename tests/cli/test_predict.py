@@ -169,7 +169,7 @@ def test_outputs_of_others_are_kept_when_a_prediction_starts_with_resume(
         (["photos/a.png", "--output", "photos/b.png"], "photos/b.png cannot be a folder"),
         (["photos/a.png", "--output", "out.png"], "output out.png would be a folder"),
         (["photos/a.png", "--json", "people.xml"], "people.xml is no name of a JSON file"),
-        (["photos/a.png", "--output", "out", "--export", "a.txt"], "a.txt is no format"),
+        (["photos/a.png", "--output", "out", "--export", "a.txt"], "a.txt is no file"),
         (["clip.mp4", "--export", "a.xml"], "clip.mp4 is no single image"),
         (["photos/a.png", "--output", "out", "--set", "model.stacks=2"], "is an exported file"),
         (["photos/a.png", "--output", "out", "--height", "5"], "inference.height"),
