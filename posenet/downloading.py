@@ -16,7 +16,7 @@ from typing import BinaryIO
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from posenet.errors import DataError
-from posenet.messages import to_single_line
+from posenet.messages import MAX_REASON, to_single_line
 from posenet.progress_bar import progress_bar
 
 IMAGE_LIMITS = (256, 300)
@@ -25,8 +25,6 @@ FILE_LIMITS = (4096, 4 * 3600)
 """MiB and seconds for weights, which are written to a file."""
 SERVER_TIMEOUT = 30.0
 """Seconds without an answer after which a server counts as lost."""
-MAX_REASON = 200
-"""Characters of the reason why a download has failed; what a server sends can be long."""
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 _CREDENTIALS = re.compile(rf"({_SCHEME.pattern})([^/?#]*)@", re.IGNORECASE)

@@ -1,13 +1,13 @@
 """Image files: finding, reading, decoding and writing them.
 
-OpenCV decodes the pixels; Pillow reads the headers. HEIC files need the extra ``heif``.
-
-Images are read upright, as their EXIF orientation says.
+Images are read upright, as their EXIF orientation says. OpenCV decodes the pixels; Pillow reads the headers. HEIC files
+need the extra ``heif``.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import glob
 import io
 import logging
@@ -26,7 +26,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 from posenet.downloading import download_bytes, is_address, is_data_address, without_credentials
 from posenet.errors import DataError
 from posenet.files import open_input, read_input, require_regular_file, write_atomically
-from posenet.messages import to_single_line
+from posenet.messages import MAX_REASON, to_single_line
 
 _log = logging.getLogger(__name__)
 
@@ -41,14 +41,11 @@ WRITABLE_SUFFIXES = frozenset(".bmp .jpeg .jpg .png .ppm .tif .tiff .webp".split
 MAX_PIXELS = 2**28
 """The largest size of an image, 16384 x 16384 or another shape with as many pixels."""
 ORIENTED_FORMATS = frozenset(["JPEG", "MPO", "PNG", "WEBP"])
-"""Pillow's names of the formats with two frames. Decoders of TIFF, HEIC and AVIF files turn the pixels always or
-never."""
+"""Pillow's names of the formats with two frames; those of TIFF, HEIC and AVIF files have one here."""
 FORMATS_WITH_SEVERAL_IMAGES = frozenset(["AVIF", "GIF", "PNG", "TIFF", "WEBP"])
 """Those whose files may be animations or have several pages."""
 REDUCTIONS = (8, 4, 2)
 """Factors by which a JPEG file can be decoded smaller, which takes less time."""
-MAX_REASON = 100
-"""Characters of a library's reason why an image cannot be read."""
 _REMEDY = "save it as JPEG or PNG, smaller if it is very large"
 _JPEG_START, _JPEG_SCAN, _JPEG_END = b"\xff\xd8", b"\xff\xda", b"\xff\xd9"
 _HEIF_BRANDS = frozenset(b"avif avis heic heix heim heis hevc hevx mif1 msf1".split())
@@ -68,8 +65,7 @@ class ImageHeader(NamedTuple):
 
     height: int
     width: int
-    orientation: int
-    """1-8; 1 is upright."""
+    orientation: int  # 1-8; 1 is upright
 
     @property
     def stored_size(self) -> tuple[int, int]:
@@ -105,7 +101,7 @@ def find_images(
             files = [path]
         else:
             if os.path.lexists(item):  # perhaps a FIFO, or a loop of links
-                with _data_errors(path):
+                with image_errors(path):
                     require_regular_file(path)
             files = sorted(match for match in map(Path, glob.glob(item, recursive=True)) if match.is_file())
         if not files:
@@ -151,7 +147,7 @@ def read_image_file(path: str | Path) -> np.ndarray:
 
 def read_image(path: str | Path) -> np.ndarray:
     """Read an image file as ``decode_image`` does; ``DataError`` if it cannot be read or decoded."""
-    with _data_errors(path):
+    with image_errors(path):
         return decode_image(read_image_file(path))
 
 
@@ -159,7 +155,7 @@ def read_reduced_image(
     path: str | Path, reduction_of: Callable[[tuple[int, int]], int]
 ) -> tuple[np.ndarray, tuple[int, int]]:
     """Read an image file as ``decode_reduced_image`` does; ``DataError`` if it cannot be read or decoded."""
-    with _data_errors(path):
+    with image_errors(path):
         return decode_reduced_image(read_image_file(path), reduction_of)
 
 
@@ -174,12 +170,13 @@ def read_header(path: str | Path) -> ImageHeader:
 
 def read_oriented_header(path: str | Path) -> ImageHeader | None:
     """Read the header of a file whose format may have an EXIF orientation; None of others, which are not decoded."""
-    with _data_errors(path), open_input(path) as file:
+    with image_errors(path), open_input(path) as file:
         return _parse_opened_header(file)
 
 
 @contextlib.contextmanager
-def _data_errors(path: str | Path) -> Iterator[None]:
+def image_errors(path: str | Path) -> Iterator[None]:
+    """Within this context, the errors of reading and decoding a file become ``DataError``, which names it."""
     try:
         yield
     except OSError as error:
@@ -275,13 +272,11 @@ def check_proportions(path: str | Path, size: tuple[int, int], annotated_size: t
 
 
 def apply_orientation(image: np.ndarray, orientation: int) -> np.ndarray:
-    """Turn the stored pixels (H, W, 3) of an image by an EXIF orientation, 1-8, as a viewer does.
-
-    Orientations 5 to 8 swap rows and columns. Then 2, 3, 6 and 7 mirror left and right; 3, 4, 7 and 8 top and bottom.
-    """
+    """Turn the stored pixels (H, W, 3) of an image by an EXIF orientation, 1-8, as a viewer does."""
     if orientation >= 5:
         image = cv2.transpose(image)
-    flip = {2: 1, 3: -1, 4: 0, 6: 1, 7: -1, 8: 0}.get(orientation)  # around which axis, in OpenCV's numbers
+    # In OpenCV's numbers, 1 mirrors left and right, 0 top and bottom, -1 both.
+    flip = {2: 1, 3: -1, 4: 0, 6: 1, 7: -1, 8: 0}.get(orientation)
     return image if flip is None else cv2.flip(image, flip)
 
 
@@ -341,7 +336,7 @@ def is_jpeg(data: np.ndarray) -> bool:
 
 
 def is_web_page(start: bytes) -> bool:
-    """Whether data begin like HTML, as a server sends it in place of an image that is shown in a page."""
+    """Whether data begin like HTML, which servers send for the page around an image."""
     return start.lstrip().lower().startswith((b"<!doctype html", b"<html"))
 
 
@@ -367,12 +362,20 @@ def _to_8_bits(image: np.ndarray) -> np.ndarray:
     """Scale a uint16 image to uint8: the largest number of the smallest usual depth that holds all becomes 255.
 
     Cameras of 12 bits write their numbers into the lower bits of 16. A dark photograph of 16 bits becomes brighter by
-    that; where people are does not depend on it.
+    that, and a message says so; where people are does not depend on it.
     """
     brightest = int(image.max())
-    largest = next(2**depth - 1 for depth in _BIT_DEPTHS if brightest < 2**depth)
+    depth = next(depth for depth in _BIT_DEPTHS if brightest < 2**depth)
+    if depth < 16 and brightest:
+        _log_bit_depth(depth)
+    largest = 2**depth - 1
     scaled: np.ndarray = (image.astype(np.uint32) * 255 + largest // 2) // largest
     return scaled.astype(np.uint8)
+
+
+@functools.cache  # once for each depth
+def _log_bit_depth(depth: int) -> None:
+    _log.warning("images of 16 bits whose brightest pixel is below %d are read as images of %d bits", 2**depth, depth)
 
 
 def _decode_with_opencv(data: np.ndarray, flags: int) -> np.ndarray:
@@ -432,7 +435,7 @@ def download_image(url: str) -> np.ndarray:
     ``DataError`` if it cannot be downloaded, is too large, or is not an image that can be decoded.
     """
     data = np.frombuffer(download_bytes(url), np.uint8)
-    with _data_errors(without_credentials(url)):
+    with image_errors(without_credentials(url)):
         return decode_image(data)
 
 
@@ -454,8 +457,7 @@ def to_bgr(image: ImageInput, channels: ChannelOrder = "bgr") -> np.ndarray:
             https, data), its bytes, or an open file.
         channels: order of the colours of an array.
 
-    Raises:
-        DataError: it is something else, or its file cannot be read.
+    ``DataError`` if it is something else, or its file cannot be read.
     """
     if channels not in ("bgr", "rgb"):
         raise DataError(f"channels must be 'bgr' or 'rgb', not {channels!r}")
@@ -465,7 +467,7 @@ def to_bgr(image: ImageInput, channels: ChannelOrder = "bgr") -> np.ndarray:
         return read_image(Path(image))
     try:
         if isinstance(image, Image.Image):
-            # Modes with other numbers than bytes, such as I;16, have one channel and become arrays of these numbers.
+            # Modes such as I;16 have one channel of other numbers than bytes, which are kept.
             array = np.asarray(image if image.mode.startswith(("I", "F")) else image.convert("RGB"))
             return apply_orientation(_array_to_bgr(array, "rgb"), _exif_orientation(image))
         if isinstance(image, str):
@@ -481,15 +483,14 @@ def to_bgr(image: ImageInput, channels: ChannelOrder = "bgr") -> np.ndarray:
     except DataError:
         raise
     except Exception as error:  # of a tensor with a gradient, or of a text file, for example
-        kind = type(image).__name__
-        reason = to_single_line(str(error))[:MAX_REASON]
-        raise DataError(
-            f"an image must be a path, an address, a PIL image or an array, not {kind}: {reason}"
-        ) from error
+        found = f"{type(image).__name__}: {to_single_line(str(error))[:MAX_REASON]}"
+        raise DataError(f"an image must be a path, an address, a PIL image or an array, not {found}") from error
 
 
 def _array_to_bgr(image: np.ndarray, channels: ChannelOrder) -> np.ndarray:
-    if image.ndim not in (2, 3) or not image.size or (image.ndim == 3 and image.shape[2] not in (1, 3, 4)):
+    if image.ndim == 2:
+        image = image[..., None]
+    if image.ndim != 3 or not image.size or image.shape[2] not in (1, 3, 4):
         raise DataError(
             f"an image must be height x width with 1, 3 or 4 channels, not of shape {image.shape}; channels come last "
             "after image.transpose(1, 2, 0), of a tensor image.permute(1, 2, 0); several images are for "
@@ -501,13 +502,10 @@ def _array_to_bgr(image: np.ndarray, channels: ChannelOrder) -> np.ndarray:
             f'an image must be of type uint8 or uint16, not {image.dtype}; give image.astype("uint8") of values from 0 '
             'to 255, or (image * 255).astype("uint8") of values from 0 to 1'
         )
-    if image.ndim == 3:
-        image = image[..., :3] if channels == "bgr" else image[..., 2::-1]
+    image = image[..., :3] if channels == "bgr" else image[..., 2::-1]
     if image.dtype == np.uint16:
         image = _to_8_bits(image)
-    if image.ndim == 2 or image.shape[2] == 1:
-        return np.repeat(image.reshape(*image.shape[:2], 1), 3, axis=2)
-    return np.ascontiguousarray(image)
+    return np.repeat(image, 3, axis=2) if image.shape[2] == 1 else np.ascontiguousarray(image)
 
 
 def write_image(path: str | Path, image: np.ndarray) -> None:

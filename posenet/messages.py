@@ -19,6 +19,8 @@ _short_repr.maxstring = 60
 _short_repr.maxother = 60
 _short_repr.maxlong = 60
 
+MAX_REASON = 200
+"""Characters of the reason of a library or a server that a message shows; it can be long."""
 _NO_MEMORY = re.compile(
     "allocate memory|out of memory|insufficient memory|bad_alloc|failed to map segment|start new thread|"
     "could not create a primitive",

@@ -174,10 +174,11 @@ def to_people(values: Any) -> list[Person]:
     array = _numbers(values, "people must be Person objects or arrays of keypoints")
     if array.size == 0:
         return []
-    if array.ndim == 2:
-        array = array[None]
+    array = array[None] if array.ndim == 2 else array
     if array.ndim != 3 or array.shape[2] not in (2, 3):
         raise ValueError(f"people must be (N, K, 3), x, y and score of K keypoints, not {array.shape}")
+    if array.shape[2] == 2:
+        array = np.concatenate([array, np.ones_like(array[..., :1])], axis=2)
     return [_person_from_rows(rows) for rows in array]
 
 
@@ -191,16 +192,13 @@ def _person_from_entry(entry: dict[str, Any]) -> Person:
     array = _numbers(keypoints, "keypoints of a person must be numbers")
     if array.size == 0 or array.size % 3:
         raise ValueError(f"a person needs keypoints, x, y and score of each, not {truncate_for_message(entry)}")
-    person = _person_from_rows(array.reshape(-1, 3), entry.get("score"))
     number: Any = entry.get("id")  # other programs also have texts
     is_whole = isinstance(number, numbers.Real) and float(number).is_integer()
-    return dataclasses.replace(person, id=int(number) if is_whole else None)
+    return _person_from_rows(array.reshape(-1, 3), entry.get("score"), int(number) if is_whole else None)
 
 
-def _person_from_rows(rows: np.ndarray, score: float | None = None) -> Person:
-    """A person from (F, 2) or (F, 3) values."""
-    if rows.shape[1] == 2:
-        rows = np.column_stack([rows, np.ones(len(rows))])
+def _person_from_rows(rows: np.ndarray, score: float | None = None, id: int | None = None) -> Person:
+    """A person from (F, 3) values."""
     if len(rows) == 25:
         rows = rows[OPENPOSE_BODY_25]
     rows = _without_unfound(np.asarray(rows, np.float32))
@@ -208,9 +206,9 @@ def _person_from_rows(rows: np.ndarray, score: float | None = None) -> Person:
         found = rows[:, 2] > 0
         score = float(rows[found, 2].mean()) if found.any() else 0.0
     if len(rows) == len(COCO.file_keypoints):
-        return Person.from_coco(rows, score)
+        return Person.from_coco(rows, score, id=id)
     if len(rows) == COCO.num_keypoints:
-        return Person(rows, score)
+        return Person(rows, score, id=id)
     raise ValueError(f"a person of COCO's skeleton has 17, 18 or 25 keypoints, not {len(rows)}; use Person for others")
 
 

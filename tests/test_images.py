@@ -130,7 +130,10 @@ def test_pil_images_paths_and_rgb_arrays_become_bgr(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".png", ".tif", ".ppm"])
 @pytest.mark.parametrize("depth", [8, 10, 12, 16])
-def test_numbers_of_fewer_bits_in_16_use_the_whole_range(suffix: str, depth: int) -> None:
+def test_numbers_of_fewer_bits_in_16_use_the_whole_range(
+    caplog: pytest.LogCaptureFixture, suffix: str, depth: int
+) -> None:
+    images_module._log_bit_depth.cache_clear()
     expected = np.arange(256, dtype=np.uint8).reshape(16, 16, 1).repeat(3, axis=2)
     deep = np.round(expected * ((2**depth - 1) / 255)).astype(np.uint16)
     with_alpha = np.dstack([deep, np.full((16, 16), 65535, np.uint16)])
@@ -138,6 +141,8 @@ def test_numbers_of_fewer_bits_in_16_use_the_whole_range(suffix: str, depth: int
     images = (to_bgr(deep), to_bgr(deep.astype(">u2")), to_bgr(with_alpha), to_bgr(deep[..., 0]), decode_image(data))
     for image in images:
         np.testing.assert_allclose(image.astype(int), expected, atol=1)
+    text = f"images of 16 bits whose brightest pixel is below {2**depth} are read as images of {depth} bits"
+    assert caplog.messages == ([text] if depth < 16 else [])
 
 
 @pytest.mark.parametrize("mode", ["L", "LA", "P", "RGBA", "CMYK", "YCbCr", "HSV"])

@@ -17,12 +17,9 @@ Ids = Sequence[object] | np.ndarray
 """What names the rows of a section: ids or file names."""
 MAX_LINE = 160
 """Characters of a line; places that do not fit are left away."""
-SINGLE_PLACES = 2
-"""So many places are single faults, in files of any size."""
-SINGLE_SHARE = 0.05
-"""Share of the entries that may have a fault of their own. If more have, the fault is that of the whole file."""
-DROPPED_SHARE = 0.5
-"""The same where the user asks to leave out what contradicts itself."""
+SINGLE_PLACES, SINGLE_SHARE, DROPPED_SHARE = 2, 0.05, 0.5
+"""So many places, in files of any size, or this share of the entries may have a fault of their own; or the last share
+where the user asks to leave out what contradicts itself. If more have it, the fault is that of the whole file."""
 
 WHOLE_BOXES = "whole boxes make the AP too high"
 ENTRIES: dict[str, tuple[str, str]] = {

@@ -206,11 +206,8 @@ def read_document(path: str | Path) -> Any:
     except OSError as error:
         raise DataError(f"cannot read annotations {path}: {error.strerror or error}; correct the path") from error
     except (ValueError, RecursionError) as error:
-        if remedy := remedy_for_format(path):
-            raise DataError(f"{path} is no JSON file of annotations; {remedy}") from error
-        raise DataError(
-            f"{path} is not valid JSON ({error}); give an annotation file, and copy or export it again if it is cut off"
-        ) from error
+        remedy = remedy_for_format(path) or "give an annotation file, and copy or export it again if it is cut off"
+        raise DataError(f"{path} is not valid JSON ({error}); {remedy}") from error
     finally:
         if collects:
             gc.enable()

@@ -8,7 +8,6 @@ from typing import TypeGuard
 
 from posenet.annotations.coco import remedy_for_format
 from posenet.errors import DataError
-from posenet.files import read_input
 from posenet.messages import command_line
 from posenet.settings.reading import experiment_names
 
@@ -17,8 +16,6 @@ DATA_SUFFIXES = (*YAML_SUFFIXES, ".json", ".xml", ".csv", ".mat", ".slp", ".nwb"
 """What annotations are called; experiments end in .toml, and stores in .h5."""
 SHOWN_FILES = 5
 """Number of file names in a message."""
-MAX_BEGINNING = 4096
-"""So many bytes of a file show whether it has annotations or results."""
 SPLIT_FOLDERS = ("train", "valid", "val")
 """Folders that an export may give each split, with its annotations and images."""
 
@@ -67,8 +64,13 @@ def is_yolo(file: Path) -> bool:
 def _search_folder(folder: Path) -> tuple[Path, Path | None]:
     """The annotations of a folder: the folder itself if all of its files are one set; its data.yaml, or COCO files for
     train and val, or its only file."""
-    if _is_one_set(folder):
-        return folder, None
+    try:
+        from posenet.annotations.importing.formats import open_set_of_files
+    except ModuleNotFoundError:  # a part of the package that may be left out
+        pass
+    else:
+        if open_set_of_files(folder) is not None:
+            return folder, None
     tables = [path for path in sorted(folder.iterdir()) if is_yolo(path)]
     # Roboflow's export has train/_annotations.coco.json and valid/_annotations.coco.json.
     texts = _texts_in(folder, folder / "annotations") or _texts_in(*(folder / name for name in SPLIT_FOLDERS))
@@ -87,29 +89,12 @@ def _search_folder(folder: Path) -> tuple[Path, Path | None]:
     raise DataError(f"{folder} has several files of annotations; give one of them: {', or '.join(commands)}")
 
 
-def _is_one_set(folder: Path) -> bool:
-    try:
-        from posenet.annotations.importing.formats import open_set_of_files
-    except ModuleNotFoundError:  # a part of the package that may be left out
-        return False
-    return open_set_of_files(folder) is not None
-
-
 def _words(path: Path) -> set[str]:
     """The words in the name of a file: person, keypoints and train of person_keypoints_train2017.json."""
     return set(re.findall("[a-z]+", path.stem.lower()))
 
 
 def _texts_in(*folders: Path) -> list[Path]:
-    """The .json files in folders, of which some may not exist; those that are results, with scores, are left out."""
+    """The .json files in folders, of which some may not exist."""
     files = [path for folder in folders if folder.is_dir() for path in folder.iterdir()]
-    return sorted(path for path in files if path.suffix.lower() == ".json" and not _are_results(path))
-
-
-def _are_results(path: Path) -> bool:
-    """Whether a file begins as a list of results does."""
-    try:
-        beginning = read_input(path, MAX_BEGINNING)
-    except OSError:
-        return False
-    return beginning.lstrip().startswith(b"[") and b'"score"' in beginning and b'"image_id"' in beginning
+    return sorted(path for path in files if path.suffix.lower() == ".json")

@@ -27,7 +27,7 @@ Outline = list[list[float]] | np.ndarray | None
 
 MAX_STORED_RUN = 2**16 - 1
 """The largest 16-bit number."""
-MAX_SIDE = 65535
+MAX_MASK_SIDE = 65535
 """Largest height and width of an image, and largest coordinate of an outline. A JPEG cannot be larger."""
 MAX_OUTLINE = 2e6
 """Largest perimeter of a polygon in pixels, as the sum of the distances along both axes."""
@@ -69,7 +69,7 @@ def _is_polygon(polygon: Any) -> bool:
         return False
     # Rasterising samples every edge: huge coordinates or long zigzags would need gigabytes of memory.
     low, high = min(polygon), max(polygon)
-    if not (low >= -MAX_SIDE and high <= MAX_SIDE and math.isfinite(sum(polygon))):
+    if not (low >= -MAX_MASK_SIDE and high <= MAX_MASK_SIDE and math.isfinite(sum(polygon))):
         return False
     if len(polygon) * (high - low) <= MAX_OUTLINE:  # no edge is longer than high - low on either axis
         return True
@@ -95,23 +95,20 @@ def encode_mask(mask: np.ndarray) -> np.ndarray:
 
 def parse_coco_text(text: bytes) -> np.ndarray:
     """(runs,) int64 of COCO's compressed text; ``ValueError`` if the text is damaged."""
-    groups = np.frombuffer(text, np.uint8) - np.uint8(48)
-    ends = np.flatnonzero(groups < 32)
-    # Characters below 48 wrap around to more than 63.
-    if not len(ends) or ends[-1] != len(groups) - 1 or groups.max() > 63:
+    runs: list[int] = []
+    number = shift = 0
+    for group in (byte - 48 for byte in text):
+        if not 0 <= group < 64 or shift > 35:  # 40 bits are more than any image has pixels
+            raise ValueError("damaged run lengths")
+        number |= (group & 31) << shift
+        shift += 5
+        if group < 32:
+            number -= (group >> 4) << shift
+            runs.append(number + (runs[-2] if len(runs) > 2 else 0))
+            number = shift = 0
+    if shift or not runs:
         raise ValueError("damaged run lengths")
-    starts = np.zeros_like(ends)
-    starts[1:] = ends[:-1] + 1
-    lengths = ends - starts + 1
-    if lengths.max() > 8:  # 40 bits are more than any image has pixels
-        raise ValueError("damaged run lengths")
-    positions = np.arange(len(groups)) - starts.repeat(lengths)
-    runs = np.add.reduceat((groups & 31).astype(np.int64) << 5 * positions, starts)
-    signs = groups[ends] >> 4
-    runs -= signs.astype(np.int64) << 5 * lengths
-    runs[1::2].cumsum(out=runs[1::2])
-    runs[2::2].cumsum(out=runs[2::2])
-    return runs
+    return np.array(runs, np.int64)
 
 
 def validate_run_lengths(runs: np.ndarray, num_pixels: int) -> np.ndarray:

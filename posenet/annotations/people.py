@@ -31,7 +31,6 @@ _KEYS = ("image_id", "keypoints", "num_keypoints", "bbox", "area", "iscrowd")
 _LOGGED = ("keypoint-order", "exif-turned", "exif-swapped", "exif-by-setting")
 """The adjustments that change what results are compared with, beside what is left out."""
 
-
 MIN_AREA = 8 * 8
 """Smallest area of a main person in square pixels. Training enlarges main persons to a share of the network's input, so
 that they are blurry and not small; one with fewer pixels than keypoints would show nothing. COCO labels the keypoints
@@ -174,10 +173,10 @@ def read_split(
         images = [image_of_id[image_id] for image_id in wanted]
     if not images:
         raise DataError(f"{path} lists no images; give a file with images and annotations")
-    used = np.flatnonzero(file.categories.is_used).tolist() or list(range(len(file.categories.parsed)))
+    ids, columns = file.categories.ids, file.columns
+    used = np.flatnonzero(file.categories.is_used).tolist() or list(range(len(ids)))
     if not used:
         return Split(images, 1, [], frozenset([1]))
-    ids, columns = file.categories.ids, file.columns
     chosen = max(used, key=lambda row: file.categories.parsed[row].name == "person")
     used = used if names_keypoints else [chosen]
     is_person = np.isin(columns.category_rows, used)
@@ -201,23 +200,20 @@ def scale_people(people: People, size: tuple[int, int], new_size: tuple[int, int
     is_labelled = people.keypoints[..., 2:] > 0
     keypoints = people.keypoints.copy()
     keypoints[..., :2] = np.where(is_labelled, (keypoints[..., :2] + 0.5) * zoom - 0.5, 0)
+    rows, columns = (((np.arange(new) + 0.5) * old / new).astype(int) for old, new in zip(size, new_size))
+    outlines: list[Outline] = []
+    for outline in people.outlines:
+        if isinstance(outline, np.ndarray):
+            outlines.append(encode_mask(decode_mask(outline, *size)[rows][:, columns]))
+        else:
+            outlines.append(outline and [(np.reshape(one, (-1, 2)) * zoom).ravel().tolist() for one in outline])
     return replace(
         people,
         keypoints=keypoints,
         boxes=(people.boxes * np.tile(zoom, 2)).astype(np.float32),
         areas=(people.areas * zoom.prod()).astype(np.float32),
-        outlines=[_scale_outline(outline, size, new_size) for outline in people.outlines],
+        outlines=outlines,
     )
-
-
-def _scale_outline(outline: Outline, size: tuple[int, int], new_size: tuple[int, int]) -> Outline:
-    if outline is None:
-        return None
-    if isinstance(outline, np.ndarray):
-        rows, columns = (((np.arange(new) + 0.5) * old / new).astype(int) for old, new in zip(size, new_size))
-        return encode_mask(decode_mask(outline, *size)[rows][:, columns])
-    zoom = np.array(new_size[::-1]) / np.array(size[::-1])
-    return [(np.reshape(polygon, (-1, 2)) * zoom).ravel().tolist() for polygon in outline]
 
 
 def _are_large(people: People) -> np.ndarray:
@@ -257,7 +253,7 @@ def count_others(people: People, min_labelled: int = COCO.min_labelled_keypoints
     is_open[select_main_persons(people, min_labelled)] = False
     counts: Counter[str] = Counter()
     for reason, has_it in reasons.items():
-        counts[reason] += int((is_open & has_it).sum())
+        counts[reason] = int((is_open & has_it).sum())
         is_open &= ~has_it
     return +counts
 
@@ -296,16 +292,11 @@ def _union_mask(people: People, rows: np.ndarray, height: int, width: int) -> np
             mask |= decode_columns(outline, height, width).T
         elif outline:
             polygons += outline
-        else:
-            polygons.append(_box_polygon(people.boxes[row], height, width))
+        else:  # the pixels that the box touches
+            x, y, box_width, box_height = people.boxes[row].tolist()
+            left, right = np.clip((math.floor(x), math.ceil(x + box_width)), 0, width).tolist()
+            top, bottom = np.clip((math.floor(y), math.ceil(y + box_height)), 0, height).tolist()
+            mask[top:bottom, left:right] = 1
     if polygons:
         mask |= polygons_to_mask(polygons, height, width)
     return mask
-
-
-def _box_polygon(box: np.ndarray, height: int, width: int) -> list[float]:
-    """Polygon of the pixels that a box touches. Its corners are corners of pixels, as in COCO's frame."""
-    x, y, box_width, box_height = box.tolist()
-    left, right = np.clip((math.floor(x), math.ceil(x + box_width)), 0, width).tolist()
-    top, bottom = np.clip((math.floor(y), math.ceil(y + box_height)), 0, height).tolist()
-    return [left, top, right, top, right, bottom, left, bottom]

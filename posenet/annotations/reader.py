@@ -37,7 +37,7 @@ from posenet.annotations.coco import (
 from posenet.annotations.image_files import ImageFiles, groups_of_copies
 from posenet.annotations.outlines import (
     EDGE_MARGIN,
-    MAX_SIDE,
+    MAX_MASK_SIDE,
     Outline,
     boxes_around,
     decode_columns,
@@ -76,10 +76,8 @@ IGNORED_REGIONS = ("ignore_regions_x", "ignore_regions_y")
 """PoseTrack18's polygons of an image in which people are not annotated."""
 CROWD_FLAGS = {"none": False, "": False, "0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
 """What ``iscrowd`` may be, as a text in lower case."""
-MIN_EXAMPLES = 20
-"""At least this many people are needed to recognise percentages."""
-MIN_PERCENT_SIDE = 200
-"""Percentages are recognised if the longer side of half of the images is larger than this, in pixels."""
+MIN_EXAMPLES, MIN_PERCENT_SIDE = 20, 200
+"""Percentages are recognised in so many people, if the longer side of half of the images is larger, in pixels."""
 BEYOND = 1.1
 """Boxes that are fractions of the image end before this; and a box that is written as two corners is recognised if x,
 y, width, height would end beyond this many image widths or heights, as in more than half of COCO's people."""
@@ -109,9 +107,9 @@ class _Images:
     turns: np.ndarray  # (N,) int64: the EXIF orientation by which the annotations are still to be turned; 1 for none
     is_kept: Mask
 
-    def leave_out(self, code: str, is_faulty: Mask, ids: Ids, said: Adjustments) -> _Images:
+    def leave_out(self, code: str, is_faulty: Any, ids: Ids, said: Adjustments) -> _Images:
         """Leave out the kept ones that are faulty, unless they are many."""
-        is_left_out = said.leave_out_few(code, is_faulty & self.is_kept, ids, int(self.is_kept.sum()))
+        is_left_out = said.leave_out_few(code, np.array(is_faulty, bool) & self.is_kept, ids, int(self.is_kept.sum()))
         return replace(self, is_kept=self.is_kept & ~is_left_out)
 
 
@@ -225,7 +223,7 @@ def _list_images(entries: list[Entry], said: Adjustments) -> _Images:
     sizes = np.zeros((len(entries), 2), np.int64)
     for row, entry in enumerate(entries):
         size = [canonical_id(entry.get(key)) for key in ("height", "width")]
-        sizes[row] = [side if isinstance(side, int) and 0 < side <= MAX_SIDE else 0 for side in size]
+        sizes[row] = [side if isinstance(side, int) and 0 < side <= MAX_MASK_SIDE else 0 for side in size]
     row_of: dict[object, int] = {}
     firsts = np.array([row_of.setdefault(value, row) for row, value in enumerate(values)], int)
     is_second = firsts != np.arange(len(entries))
@@ -255,18 +253,16 @@ def _find_files(images: _Images, folder: Path | None, said: Adjustments) -> _Ima
     Labelling tools write paths on their server, or relative to another folder, and some sets only the last part. If
     two images would get the same file, both stay as they are.
     """
-    found = list(map(_without_way_out, images.names))
+    found = {name: _without_way_out(name) for name in images.names}
     if folder is not None:
-        files = ImageFiles(folder)
-        for row, name in enumerate(images.names):
-            path = files.find(name)
-            if path is not None and path != folder / name:
-                found[row] = path.relative_to(folder).as_posix()
-    uses = Counter(itertools.compress(found, images.is_kept))
-    names = [new if uses[new] == 1 else old for old, new in zip(images.names, found)]
+        for name, path in ImageFiles(folder).find_all(found).items():
+            if path != folder / name:
+                found[name] = path.relative_to(folder).as_posix()
+    uses = Counter(found[name] for name in itertools.compress(images.names, images.is_kept))
+    names = [found[name] if uses[found[name]] == 1 else name for name in images.names]
     said.add_rows("derived", "paths", [old != new for old, new in zip(images.names, names)], names)
     is_no_name = [not name or not name.isprintable() or name != _without_way_out(name) for name in names]
-    return replace(images, names=names).leave_out("file-name", np.array(is_no_name, bool), images.ids, said)
+    return replace(images, names=names).leave_out("file-name", is_no_name, images.ids, said)
 
 
 def _without_way_out(name: str) -> str:
@@ -379,17 +375,13 @@ def _compare_sizes(images: _Images, said: Adjustments) -> _Images:
 def _swap_sizes(images: _Images, columns: AnnotationColumns, said: Adjustments) -> _Images:
     """Swap height and width of the images whose keypoints fit only the displayed image, though the size is that of
     the stored pixels: keypoints in it, and some far outside the stored pixels."""
-    is_turned = np.isin(images.turns, QUARTER_TURNS)
-    rows = np.flatnonzero(is_turned[columns.image_rows])
-    image_rows, is_labelled = columns.image_rows[rows], columns.is_labelled[rows]
-    points = columns.keypoints[rows, :, :2]
-    sizes = images.sizes[image_rows][:, None, ::-1]
-    is_far = is_labelled & (points > sizes + FAR_OUTSIDE * sizes.max(axis=2, keepdims=True)).any(axis=2)
-    fits_turned = ((points >= -EDGE_MARGIN) & (points <= sizes[..., ::-1] + EDGE_MARGIN)).all(axis=2)
-    has_far, has_misfit = np.zeros((2, len(images.names)), bool)
-    has_far[image_rows[is_far.any(axis=1)]] = True
-    has_misfit[image_rows[(is_labelled & ~fits_turned).any(axis=1)]] = True
-    is_swapped = is_turned & has_far & ~has_misfit
+    is_swapped = np.zeros(len(images.names), bool)
+    for row in np.flatnonzero(np.isin(images.turns, QUARTER_TURNS)).tolist():
+        is_own = columns.image_rows == row
+        points = columns.keypoints[is_own, :, :2][columns.is_labelled[is_own]]
+        size = images.sizes[row]
+        fits_displayed = ((points >= -EDGE_MARGIN) & (points <= size + EDGE_MARGIN)).all()
+        is_swapped[row] = fits_displayed and (points > size[::-1] + FAR_OUTSIDE * size.max()).any()
     said.add_rows("derived", "exif-swapped", is_swapped, images.names)
     sizes = np.where(is_swapped[:, None], images.sizes[:, ::-1], images.sizes)
     return replace(images, sizes=sizes, turns=np.where(is_swapped, 1, images.turns))
@@ -658,11 +650,9 @@ def _to_numbers(values: Any) -> np.ndarray | None:
 
 def _to_column(lists: list[Any], width: int) -> np.ndarray:
     """(A, width) numbers; zeros for what has no such numbers."""
-    column = _to_numbers(lists)  # the usual form, at once
-    if column is None or column.shape != (len(lists), width):
-        arrays = map(_to_numbers, lists)
-        rows = [array if array is not None and array.shape == (width,) else np.zeros(width) for array in arrays]
-        column = np.reshape(rows, (len(lists), width))
+    arrays = map(_to_numbers, lists)
+    rows = [array if array is not None and array.shape == (width,) else np.zeros(width) for array in arrays]
+    column = np.reshape(rows, (len(lists), width))
     column[~(abs(column) < MAX_NUMBER).all(axis=1)] = 0
     return column
 

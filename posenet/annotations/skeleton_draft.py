@@ -82,21 +82,18 @@ def draft_skeleton(annotations: str | Path | AnnotationFile, category: str | Non
     names = chosen.keypoints
     joints = file.columns.keypoints[file.groups_of_names()[names] & file.columns.is_labelled_person, : len(names)]
     num_kinds = 1 if category else sum(other.keypoints == names for other in file.categories.parsed)
-    kind = chosen.name if chosen.name and num_kinds == 1 else "object"
-    number = int(file.categories.ids[file.categories.parsed.index(chosen)])
     sides = find_twins(names, joints, chosen.flip_idx, chosen.name)
+    of_category: dict[str, Any] = {
+        "file_names": names,
+        "category": chosen.name if chosen.name and num_kinds == 1 else "object",
+        "category_id": file.categories.ids[file.categories.parsed.index(chosen)],
+    }
     canonical = canonical_names(names, chosen.name)
     try:
         if set(canonical) == set(COCO.file_names):
             sigma_of = dict(zip(COCO.file_keypoints, COCO.sigmas))
             sigmas = tuple(sigma_of[name] for name in canonical)
-            own: dict[str, Any] = {
-                "file_keypoints": canonical,
-                "file_names": names,
-                "category": kind,
-                "category_id": number,
-            }
-            return SkeletonDraft(replace(COCO, sigmas=sigmas, **own), sides)
+            return SkeletonDraft(replace(COCO, file_keypoints=canonical, sigmas=sigmas, **of_category), sides)
         drawn = _draw_parts(chosen, sides.pairs, joints)
         bridging = _bridging_parts(names, drawn, sides.pairs)
         skeleton = Skeleton(
@@ -105,13 +102,11 @@ def draft_skeleton(annotations: str | Path | AnnotationFile, category: str | Non
             left_right=sides.pairs,
             derived={},
             file_keypoints=names,
-            file_names=names,
             sigmas=known_sigmas(names, chosen.name, DEFAULT_SIGMA),
             layout=measure_layout(names, joints),
             drawn=tuple(drawn) if bridging else (),
-            category=kind,
-            category_id=number,
             mirror=sides.mirror,
+            **of_category,
         )
     except ValueError as error:
         raise DataError(f"{file.path}: category {chosen.name}: {error}; correct the category") from error
@@ -128,12 +123,8 @@ def skeleton_of(annotations: str | Path) -> Skeleton:
     if COCO.file_names in names or not names:
         return COCO
     skeleton = draft_skeleton(file).skeleton
-    _log.warning(
-        "%s has other keypoints than COCO: its OKS constants are drafted, %g to %g; a skeleton file names others",
-        annotations,
-        min(skeleton.sigmas),
-        max(skeleton.sigmas),
-    )
+    text = "%s has other keypoints than COCO: its OKS constants are drafted, %g to %g; a skeleton file names others"
+    _log.warning(text, annotations, min(skeleton.sigmas), max(skeleton.sigmas))
     return skeleton
 
 
@@ -150,37 +141,35 @@ def measure_layout(names: Sequence[str], joints: np.ndarray) -> dict[str, tuple[
     points = joints[useful, :, 0] + 1j * joints[useful, :, 1]  # (P, K) complex: x + iy
     if len(points) < MIN_EXAMPLES or (weights.sum(0) < MIN_EXAMPLES // 2).any():
         return {}
-    centres = np.average(points, 1, weights, keepdims=True)  # (P, 1)
-    sizes = _size(points, weights)
+    own_centres, own_sizes = _centres_and_sizes(points, weights)
+    centres, sizes = own_centres, own_sizes
     for _ in range(FITTING_ROUNDS):
         fitted = (points - centres) / sizes
         shape = np.broadcast_to(np.average(fitted, 0, weights, keepdims=True), fitted.shape)
         # Compare each example with the mean positions of the keypoints that are labelled in it.
-        sizes = _size(points, weights) / _size(shape, weights)
-        shape_centres = np.average(shape, 1, weights, keepdims=True)
-        centres = np.average(points, 1, weights, keepdims=True) - sizes * shape_centres
+        shape_centres, shape_sizes = _centres_and_sizes(shape, weights)
+        sizes = own_sizes / shape_sizes
+        centres = own_centres - sizes * shape_centres
     heights = shape[0].imag
     # Measured from the vertical axis, not from the mean position: left and right change sides in a body from behind.
     spreads = np.sqrt(np.average(np.abs(fitted - 1j * heights) ** 2, 0, weights))
     coco_heights, coco_spreads = np.array(list(COCO.layout.values())).T
     unit = _layout_size(coco_heights, coco_spreads) / max(_layout_size(heights, spreads), 1e-6)
-    heights = (heights - heights.mean()) * unit
-    spreads = spreads * unit
     return {
         name: (round(float(height), 2), round(max(float(spread), MIN_SPREAD), 2))
-        for name, height, spread in zip(names, heights, spreads)
+        for name, height, spread in zip(names, (heights - heights.mean()) * unit, spreads * unit)
     }
 
 
-def _size(points: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """(P, 1) root mean square distance of each example's labelled keypoints from their mean."""
-    squares = np.abs(points - np.average(points, 1, weights, keepdims=True)) ** 2
-    size: np.ndarray = np.sqrt(np.average(squares, 1, weights, keepdims=True))
-    return size.clip(min=1e-6)
+def _centres_and_sizes(points: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(P, 1) the mean of each example's labelled keypoints, and their root mean square distance from it."""
+    centres = np.average(points, 1, weights, keepdims=True)
+    squares = np.average(np.abs(points - centres) ** 2, 1, weights, keepdims=True)
+    return centres, np.sqrt(squares).clip(min=1e-6)
 
 
 def _layout_size(heights: np.ndarray, spreads: np.ndarray) -> float:
-    """The root mean square distance from the mean, as in ``_size``, for a layout."""
+    """The root mean square distance from the mean."""
     return float(np.sqrt(heights.var() + (spreads**2).mean()))
 
 
@@ -215,16 +204,14 @@ def _draw_parts(category: Category, left_right: Sequence[Pair], joints: np.ndarr
     edges = [(names[a], names[b]) for a, b in category.edges]
     parts = _with_mirror_images(edges or known, left_right)
 
-    def component_of() -> dict[str, int]:
-        return {name: group for group, own in enumerate(connected_components(names, parts)) for name in own}
+    def groups() -> dict[str, list[str]]:
+        return {name: group for group in connected_components(names, parts) for name in group}
 
-    component = component_of()
+    group_of = groups()
     for a, b in itertools.chain(known, _by_length(names, joints)):
-        if component[a] != component[b]:
+        if group_of[a] is not group_of[b]:
             parts += _with_mirror_images([(a, b)], left_right)
-            component = component_of()
-            if not any(component.values()):
-                break
+            group_of = groups()
     return parts
 
 
@@ -249,17 +236,14 @@ def _bridging_parts(names: Sequence[str], parts: Sequence[Pair], left_right: Seq
     They are those over the keypoints with the fewest parts, and so many that the number of parts grows with that of the
     keypoints.
     """
+    neighbours = {name: [other for part in parts if name in part for other in part if other != name] for name in names}
     is_dense = len(names) > MANY_KEYPOINTS
-    middles = [name for name in names if not (is_dense and name[-1].isdigit())]
-    neighbours: dict[str, list[str]] = {name: [] for name in names}
-    for a, b in parts:
-        neighbours[a].append(b)
-        neighbours[b].append(a)
+    middles = [name for name in names if len(neighbours[name]) <= MAX_BRIDGED and not (is_dense and name[-1].isdigit())]
     bridges: dict[frozenset[str], Pair] = {}
     for middle in sorted(middles, key=lambda name: len(neighbours[name])):
         for a, b in itertools.combinations(sorted(neighbours[middle], key=names.index), 2):
             added = _with_mirror_images([(a, b)], left_right)
             is_full = len(parts) + len(bridges) + len(added) > max(PARTS_PER_KEYPOINT * len(names), 3)
-            if b not in neighbours[a] and len(neighbours[middle]) <= MAX_BRIDGED and not is_full:
-                bridges.update({frozenset(pair): pair for pair in added if frozenset(pair) not in bridges})
+            if b not in neighbours[a] and not is_full:
+                bridges |= {frozenset(pair): pair for pair in added if frozenset(pair) not in bridges}
     return list(bridges.values())

@@ -35,30 +35,25 @@ def find_twins(names: Sequence[str], joints: np.ndarray, flip_idx: object = None
         category: what the objects are.
     """
     pairs = pair_by_statement(names, flip_idx, category)
-    if _has_pairs(flip_idx, len(names)):
-        return Twins(pairs, True, f"{_count_pairs(pairs)}, from flip_idx")
-    unknown = without_known_twin(names, pairs, category)
-    if len(unknown) < 2:
-        return Twins(pairs, True, f"{_count_pairs(pairs)}, from the names")
-    known = [(names.index(a), names.index(b)) for a, b in pairs]
-    try:
-        from posenet.annotations.checks.measured_twins import measure_twins
-    except ModuleNotFoundError:  # a part of the package that may be left out
-        twin_of = None
-    else:
-        twin_of = measure_twins(joints, known, [names.index(name) for name in unknown])
-    if twin_of is None:
-        text = f"{pluralize(len(unknown), 'keypoint')} without a twin: {list_names(unknown)}; no images are mirrored"
-        return Twins(pairs, False, text)
-    measured = [(names[a], names[b]) for a, b in enumerate(twin_of.tolist()) if a < b and names[a] in unknown]
-    pairs = (*pairs, *measured)
-    return Twins(pairs, True, f"{_count_pairs(pairs)}: so mirrored annotations look like the others")
-
-
-def _count_pairs(pairs: Sequence[Pair]) -> str:
-    if not pairs:
-        return "no pairs of left and right"
-    return pluralize(len(pairs), "pair of left and right", "pairs of left and right")
+    is_stated = _has_pairs(flip_idx, len(names))
+    unknown = () if is_stated else without_known_twin(names, pairs, category)
+    source = ", from flip_idx" if is_stated else ", from the names"
+    if len(unknown) > 1:
+        try:
+            from posenet.annotations.checks.measured_twins import measure_twins
+        except ModuleNotFoundError:  # a part of the package that may be left out
+            twin_of = None
+        else:
+            known = [(names.index(a), names.index(b)) for a, b in pairs]
+            twin_of = measure_twins(joints, known, [names.index(name) for name in unknown])
+        if twin_of is None:
+            missing = f"{pluralize(len(unknown), 'keypoint')} without a twin: {list_names(unknown)}"
+            return Twins(pairs, False, f"{missing}; no images are mirrored")
+        measured = [(names[a], names[b]) for a, b in enumerate(twin_of.tolist()) if a < b and names[a] in unknown]
+        pairs = (*pairs, *measured)
+        source = ": so mirrored annotations look like the others"
+    count = pluralize(len(pairs), "pair of left and right", "pairs of left and right")
+    return Twins(pairs, True, (count if pairs else "no pairs of left and right") + source)
 
 
 def is_flip_idx(value: object, count: int) -> TypeGuard[list[int]]:

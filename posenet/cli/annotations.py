@@ -15,8 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from posenet.annotations.adjustments import Adjustments
-from posenet.annotations.coco import AnnotationFile, describe_counts, list_image_files
+from posenet.annotations.coco import describe_counts, list_image_files
 from posenet.annotations.find_annotations import find_annotations
 from posenet.annotations.reader import read_annotation_file
 from posenet.annotations.skeleton_draft import COMMENTS, draft_skeleton
@@ -58,23 +57,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add_overwrite_option(action)
 
     coco = "COCO keypoint annotations"
-    lint = add_action("lint", _lint, "list what reading a file derives, leaves out and refuses", coco)
-    fix = add_action("fix", _fix, "write a copy of a file as all tools read it", coco)
-    add_output(fix, "the file in the normal form", required=True)
+    lint = add_action("lint", _check, "list what reading a file derives, leaves out and refuses", coco)
+    fix = add_action("fix", _check, "write a copy of a file as all tools read it", coco)
     for action in (lint, fix):
+        action.set_defaults(output=None, json=False, drop=False)
         add = action.add_argument
         add("--images", type=Path, metavar="DIR", help="also open every image and compare it with its annotations")
         add("--skeleton", metavar="FILE", help="compare with this skeleton, or coco (default: that in the file)")
         add_config_options(action)
     add_switch(lint, "--json", help="print the list as JSON, with all places")
+    add_output(fix, "the file in the normal form", required=True)
     add_switch(fix, "--drop", help="leave out entries with a fault also if they are many, but never more than half")
 
     text = "a file, or a folder with the files of one set; see posenet docs formats"
     imported = add_action("import", _import, "convert annotations of another format to COCO", text)
-    text = "the COCO keypoint file; with several splits, the name of each is added to it"
-    add_output(imported, text, required=True)
+    add_output(imported, "the COCO keypoint file", required=True)
     add = imported.add_argument
-    add("--split", nargs="+", metavar="NAME", help="YOLO-pose: train, val or test, or several (default: train)")
+    add("--split", metavar="NAME", help="YOLO-pose: train, val or test (default: train)")
     add("--images", type=Path, metavar="DIR", help="folder of the images (default: beside the annotations)")
     add("--part", metavar="NAME", help="COCO-WholeBody: body, feet, face, left_hand or right_hand (default: all 133)")
     add("--keypoints", nargs="+", metavar="NAME", help="names of the keypoints in order, if the file has none")
@@ -98,85 +97,69 @@ def run(args: argparse.Namespace) -> None:
     args.run_action(args)
 
 
-def _lint(args: argparse.Namespace) -> None:
-    adjustments = _read(args, False).adjustments
-    if args.json:
-        content = json.dumps([dataclasses.asdict(adjustment) for adjustment in adjustments.sorted()])
-        write_atomically("-", f"{content}\n".encode())
-    _report(args, adjustments, prints=not args.json)
-
-
-def _fix(args: argparse.Namespace) -> None:
-    if is_standard_output(args.output):
-        raise DataError("name a file with --output; standard output has the report")
-    inputs = chain(input_files(args), list_image_files(args.source, args.images))
-    check_outputs([args.output], inputs, overwrite=args.overwrite)
-    file = _read(args, args.drop)
-    _report(args, file.adjustments)
-    write_atomically(args.output, json.dumps(file.document).encode())
-    print_message(f"wrote {args.output}: {describe_counts(file.document)}")
-
-
-def _read(args: argparse.Namespace, drop: bool) -> AnnotationFile:
+def _check(args: argparse.Namespace) -> None:
+    """``lint``, and ``fix``, which also writes the normal form."""
+    if args.output is not None:
+        if is_standard_output(args.output):
+            raise DataError("name a file with --output; standard output has the report")
+        inputs = chain(input_files(args), list_image_files(args.source, args.images))
+        check_outputs([args.output], inputs, overwrite=args.overwrite)
     if args.images is not None:
         require_image_folder(args.images)
-    return read_annotation_file(
+    file = read_annotation_file(
         args.source,
         None if args.skeleton is None else load_skeleton(args.skeleton),
         folder=args.images,
         exif_frame=load_config(args.config, args.overrides).data.exif_frame,
         opens_images=args.images is not None,
-        drop=drop,
+        drop=args.drop,
         measures_twins=True,
     )
-
-
-def _report(args: argparse.Namespace, adjustments: Adjustments, prints: bool = True) -> None:
-    """Print the adjustments of a file; ``DataError`` if there are contradictions."""
-    counts = Counter(adjustment.kind for adjustment in adjustments.sorted())
+    adjustments = file.adjustments.sorted()
+    if args.json:
+        content = json.dumps([dataclasses.asdict(adjustment) for adjustment in adjustments])
+        write_atomically("-", f"{content}\n".encode())
+    counts = Counter(adjustment.kind for adjustment in adjustments)
     text = ", ".join(f"{count} x {kind}" for kind, count in counts.items()) or "nothing was adjusted"
-    for adjustment in adjustments.sorted() if prints else ():
+    for adjustment in adjustments if not args.json else ():
         print_message(adjustment)
-    if adjustments.contradictions:
+    if file.adjustments.contradictions:
         raise DataError(f"{args.source}: {text}; correct what contradicts itself")
-    if prints:
+    if not args.json:
         print_message(f"{args.source}: {text}")
+    if args.output is not None:
+        write_atomically(args.output, json.dumps(file.document).encode())
+        print_message(f"wrote {args.output}: {describe_counts(file.document)}")
 
 
 def _import(args: argparse.Namespace) -> None:
     from posenet.annotations.importing.formats import read_annotations
     from posenet.annotations.importing.yolo_pose import label_path
 
-    output, splits = args.output, args.split or [None]
-    if len(splits) > 1 and is_standard_output(output):
-        raise DataError(f"{len(splits)} splits do not fit into standard output; name a file with --output")
-    outputs = [output] if len(splits) == 1 else [output.with_stem(f"{output.stem}_{split}") for split in splits]
-    check_outputs(outputs, input_files(args), overwrite=args.overwrite)
-    source = find_annotations(args.source, None)[0] if args.source.is_dir() else args.source
-    for split, path in zip(splits, outputs):
-        is_printed = is_standard_output(path)
-        content, folder, notes = read_annotations(
-            source,
-            images=args.images,
-            split=split,
-            keypoints=args.keypoints,
-            part=args.part,
-            frames=None if is_printed else path.with_name(f"{path.stem}_frames"),
-        )
-        file = read_annotation_file(args.source, folder=folder, document=content)
-        file.adjustments.refuse(args.source)
-        images = [folder / image.file_name for image in file.images]
-        check_outputs([path], [*images, *map(label_path, images)], overwrite=args.overwrite)
-        write_atomically(path, json.dumps(file.document).encode())
-        messages = message_stream(path)
-        for line in (describe_counts(file.document), *notes, *file.adjustments.sorted()):
-            print_message(line, file=messages)
-        if not is_printed:
-            print_message(f"wrote {path}; its images are in {folder}")
-            words = ["lint", path, "--images", folder]
-            if file.categories.parsed[0].keypoints != COCO.file_names:
-                words = ["skeleton", path, "--output", path.with_suffix(".toml")]
-            print_message(f"next: {command_line('annotations', *words)}")
+    output = args.output
+    check_outputs([output], input_files(args), overwrite=args.overwrite)
+    content, folder, notes = read_annotations(
+        find_annotations(args.source, None)[0] if args.source.is_dir() else args.source,
+        images=args.images,
+        split=args.split,
+        keypoints=args.keypoints,
+        part=args.part,
+        frames=None if is_standard_output(output) else output.with_name(f"{output.stem}_frames"),
+    )
+    file = read_annotation_file(args.source, folder=folder, document=content)
+    file.adjustments.refuse(args.source)
+    images = [folder / image.file_name for image in file.images]
+    check_outputs([output], [*images, *map(label_path, images)], overwrite=args.overwrite)
+    write_atomically(output, json.dumps(file.document).encode())
+    messages = message_stream(output)
+    for line in (describe_counts(file.document), *notes, *file.adjustments.sorted()):
+        print_message(line, file=messages)
+    if not is_standard_output(output):
+        print_message(f"wrote {output}; its images are in {folder}")
+        words = ["lint", output, "--images", folder]
+        if file.categories.parsed[0].keypoints != COCO.file_names:
+            words = ["skeleton", output, "--output", output.with_suffix(".toml")]
+        print_message(f"next: {command_line('annotations', *words)}")
 
 
 def _split(args: argparse.Namespace) -> None:

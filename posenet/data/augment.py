@@ -129,30 +129,20 @@ def _interpolate(bounds: tuple[float, float], share: float) -> float:
     return bounds[0] + (bounds[1] - bounds[0]) * share
 
 
-def warp_image(
-    image: np.ndarray,
-    augmentation: Augmentation,
-    matrix: np.ndarray,
-    size: tuple[int, int],
-    out: np.ndarray | None = None,
-) -> np.ndarray:
-    """Shift the colours of an (H, W, 3) BGR uint8 image and warp it to ``size``: (height, width, 3), C-contiguous.
-
-    It is written to ``out`` if that is given.
-    """
-    if out is None:
-        out = np.empty((size[1], size[0], 3), np.uint8)
+def warp_image(image: np.ndarray, augmentation: Augmentation, matrix: np.ndarray, out: np.ndarray) -> None:
+    """Shift the colours of an (H, W, 3) BGR uint8 image, and warp it to ``out``, which is C-contiguous."""
+    size = (out.shape[1], out.shape[0])
     visible, visible_matrix = crop_visible(image, matrix, size)
     if not visible.size:
         out[:] = BORDER_COLOUR
-        return out
+        return
     # OpenCV warps four channels in half the time of three.
     bgra = jitter_to_bgra(visible, augmentation.jitter)
     border = (*BORDER_COLOUR, 255)
     warped = cv2.warpAffine(
         bgra, visible_matrix, size, flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT, borderValue=border
     )
-    return cv2.cvtColor(warped, cv2.COLOR_BGRA2BGR, dst=out)
+    cv2.cvtColor(warped, cv2.COLOR_BGRA2BGR, dst=out)
 
 
 def cover_square(image: np.ndarray, cutout: tuple[float, float, float]) -> None:
@@ -194,29 +184,20 @@ def _pixels_read(positions: list[float], length: int) -> tuple[int, int]:
     return start, stop
 
 
-def warp_mask(
-    runs: np.ndarray,
-    image_size: tuple[int, int],
-    matrix: np.ndarray,
-    size: tuple[int, int],
-    border: int,
-    out: np.ndarray | None = None,
-) -> np.ndarray:
+def warp_mask(runs: np.ndarray, image_size: tuple[int, int], matrix: np.ndarray, border: int, out: np.ndarray) -> None:
     """Warp a mask of ``image_size`` from its run lengths directly to map cells, sampled at the cell centres.
 
-    It is 0 or 1, as ``border`` outside the image; the result is (height / 4, width / 4) uint8, 0-255, C-contiguous. It
-    is written to ``out`` if that is given.
+    It is 0 or 1, as ``border`` outside the image. The result, 0-255, is written to ``out``, (height / 4, width / 4)
+    uint8, which is C-contiguous.
     """
-    if out is None:
-        out = np.empty((size[1] // MAP_STRIDE, size[0] // MAP_STRIDE), np.uint8)
     if not runs[1 - border :: 2].any():  # all is like the border, as in most supervision masks
         out[:] = 255 * border
-        return out
+        return
     # ``decode_columns`` returns the transposed mask, so the matrix takes y before x.
     to_cells = matrix[:, [1, 0, 2]] / MAP_STRIDE
     # Cell i is centred on input pixel stride * i + (stride - 1) / 2.
     to_cells[:, 2] -= (MAP_STRIDE - 1) / 2 / MAP_STRIDE
-    return cv2.warpAffine(
+    cv2.warpAffine(
         decode_columns(runs, *image_size[::-1], value=255),
         to_cells,
         out.shape[::-1],

@@ -61,6 +61,7 @@ from posenet.images import (
     check_proportions,
     decode_checked_image,
     find_images,
+    image_errors,
     read_image_file,
     require_image_folder,
 )
@@ -78,7 +79,7 @@ MAX_UNREADABLE = 0.05
 """Default share of unreadable images above which a build fails."""
 VALIDATION_SHARE = 0.1
 """Share of the images that is split off for validation."""
-MAX_SIDE = 1536
+MAX_STORED_SIDE = 1536
 """Images of a run with a longer side, in pixels, are stored smaller: three times the largest input of an experiment."""
 SKELETON_FILE = "skeleton.toml"
 """Where the skeleton is drafted, if none is given."""
@@ -184,25 +185,23 @@ def build_store(
         or (background and image.id in empty)
         or select_main_persons(dataset.people[image.id], minimum)
     ]
-    if len(requested) > len(empty) and all(image.id in empty for image in suitable):
+    shows_nobody = background and len(empty) == len(requested)
+    if not shows_nobody and all(image.id in empty for image in suitable):
         raise DataError(
             f"no {skeleton.category} in {dataset.path} has {minimum} labelled keypoints and an area of {MIN_AREA} "
             f"square pixels, as a sample needs: {describe_others(others) or 'there is none'}; posenet annotations lint "
-            "checks it"
+            "checks it, and --background stores images without annotations"
         )
     chosen = suitable[:limit]
-    if not chosen and empty:
-        raise DataError(f"{dataset.path} has only images without annotations; --background stores them")
 
     def prepare(image: CocoImage) -> _Entry | str:
         """The entry of an image, or the reason why it cannot be used."""
         path = folder / image.file_name
         try:
-            return _read_entry(path, image, dataset, max_side)
+            with image_errors(path):
+                return _read_entry(path, image, dataset, max_side)
         except DataError as error:
             return f"{error} (image {image.id})"
-        except (OSError, ValueError) as error:
-            return f"{path} (image {image.id}): {getattr(error, 'strerror', None) or error}"
 
     too_small = num_resized = num_shrunk = 0
     skipped: list[str] = []
@@ -583,7 +582,7 @@ def _build(part: _Part, folder: Path, skeleton: Skeleton, warnings: list[str]) -
     write_atomically(path, json.dumps(file.document).encode())
     output = path.with_suffix(".h5")
     people = people_of(file, skeleton)
-    report = build_store(part.images, people, output, overwrite=True, max_side=MAX_SIDE, background=True)
+    report = build_store(part.images, people, output, overwrite=True, max_side=MAX_STORED_SIDE, background=True)
     store = report.store
     counts = [pluralize(store.num_images, "image"), store.skeleton.count(store.num_people)]
     counts += [pluralize(len(store), "sample")]

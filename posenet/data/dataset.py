@@ -104,7 +104,6 @@ class PoseDataset(Dataset[Batch]):
         self.store = store = Store(store) if isinstance(store, (str, Path)) else store
         self.rows = sample_rows(store, framing)
         self.size = size
-        self.framing = framing
         if augment is not None and not store.skeleton.mirror:
             augment = replace(augment, flip_probability=0.0)  # the other random numbers stay the same
         self.augment = augment
@@ -171,16 +170,15 @@ class PoseDataset(Dataset[Batch]):
         record, person_row = self.read_record(key[1])
         matrix = self.frame(record, person_row, augmentation)
         image_size = (record.width, record.height)
-        size = self.size[::-1]
         # Outside the image there are no people, and the loss supervises if the image has annotations.
-        warp_mask(record.person_mask, image_size, matrix, size, border=0, out=person_mask)
-        warp_mask(record.mask_miss, image_size, matrix, size, border=int(record.is_annotated), out=mask_miss)
+        warp_mask(record.person_mask, image_size, matrix, border=0, out=person_mask)
+        warp_mask(record.mask_miss, image_size, matrix, border=int(record.is_annotated), out=mask_miss)
         joints = warp_joints(record.joints, augmentation, matrix, self.store.skeleton)
         reduction = largest_reduction(matrix)
         if not record.allows_reduction(reduction):
             reduction = 1
         pixels = record.decode_image(reduction)
-        warp_image(pixels, augmentation, matrix_for_reduced_image(matrix, reduction), size, out=image)
+        warp_image(pixels, augmentation, matrix_for_reduced_image(matrix, reduction), out=image)
         if augmentation.cutout is not None:
             cover_square(image, augmentation.cutout)
         if self.transform is not None:

@@ -154,7 +154,7 @@ class BatchLoader:
         self, dataset: Dataset[Batch], batches: Iterable[list[SampleKey]], workers: int, pin_memory: bool = False
     ) -> None:
         self.num_samples = len(dataset)  # type: ignore[arg-type]
-        with _any_number_of_workers():
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # of more workers than cores
             self._loader: DataLoader[Batch] | None = DataLoader(
                 dataset,
                 batch_sampler=batches,
@@ -192,13 +192,12 @@ class BatchLoader:
         self._workers = []
 
     def _start(self) -> Iterator[Batch]:
-        """Start an iteration, and the workers if there are none."""
         assert self._loader is not None, "the loader is closed"
         others = set(multiprocessing.active_children()) - set(self._workers)
         is_main_thread = threading.current_thread() is threading.main_thread()
         handler = signal.getsignal(signal.SIGCHLD) if is_main_thread and hasattr(signal, "SIGCHLD") else None
         try:
-            with _any_number_of_workers():
+            with warnings.catch_warnings(action="ignore", category=UserWarning):
                 return iter(self._loader)
         finally:
             self._workers = [process for process in multiprocessing.active_children() if process not in others]
@@ -247,11 +246,6 @@ class BatchLoader:
                 status = worker.exitcode or 0
                 return signal.Signals(-status).name if status < 0 else f"status {status}"
         return ""
-
-
-def _any_number_of_workers() -> contextlib.AbstractContextManager[object]:
-    """A context without PyTorch's warning of more workers than cores: their number is the user's choice."""
-    return warnings.catch_warnings(action="ignore", category=UserWarning)
 
 
 def _share_memory(batch: Batch) -> Batch:

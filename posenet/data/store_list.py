@@ -217,5 +217,5 @@ def find_stored_files(stores: StoreList, paths: Sequence[Path]) -> list[Path]:
 
 
 def describe_content(stores: StoreList) -> str:
-    """The content in a few words, others for other images or people."""
+    """The content in a few words, which differ where images or people do."""
     return f"{stores.num_images} images and {len(stores)} samples with the fingerprint {stores.fingerprint[:8]}"

@@ -92,7 +92,7 @@ class MatchedResults:
 
         Results of another area do not count if they match nobody.
         """
-        areas = self.results.areas
+        areas = np.ptp(self.results.keypoints[..., :2], axis=1).prod(axis=1)  # of the boxes around all keypoints
         people = self.truth.people & (self.truth.areas >= low) & (self.truth.areas <= high)
         matches = match(self.pairs, self.oks, self.results, self.truth, people, OKS_THRESHOLDS)
         correct = select_rows(people, matches)

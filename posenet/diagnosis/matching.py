@@ -1,8 +1,8 @@
 """The COCO evaluation with arrays over all images: people, results, who matches whom, and the precision that follows.
 
-A diagnosis needs some thirty evaluations of the same results, also without what is missed at each OKS threshold.
+A diagnosis needs fourteen evaluations of the same results, and others without what is missed at each OKS threshold.
 ``pycocotools`` compares one result with one person at a time, in Python; here are the same numbers for all images at
-once.
+once, in the time of one of its evaluations.
 """
 
 from __future__ import annotations
@@ -77,11 +77,6 @@ class Results:
     keypoints: np.ndarray  # (N, F, 3) x, y, and the third value of the results file, which COCO ignores
     scores: np.ndarray  # (N,)
     num_left_out: int  # results of images that have more than ``MAX_RESULTS``, which it does not use
-
-    @property
-    def areas(self) -> np.ndarray:
-        """(N,) area of the box around all keypoints, as ``pycocotools`` computes it."""
-        return np.asarray(np.ptp(self.keypoints[..., :2], axis=1).prod(axis=1))
 
 
 def read_results(

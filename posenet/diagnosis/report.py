@@ -147,12 +147,13 @@ def write_report(
     environment.filters |= FILTERS | {"people": lambda count: f"{count:,} {noun_of(count, skeleton.category)}"}
     style, script = (Markup(loader.get_source(environment, name)[0]) for name in ("style.css", "gallery.js"))
     costs = _costs(diagnosis)
+    keypoints = [(name, counts, sum(counts.values())) for name, counts in diagnosis.keypoints.items()]
     page = environment.get_template("page.html").render(
         diagnosis=diagnosis,
         stages=list(zip(STAGES, diagnosis.precision.values())),
         costs=costs,
         ap_and_gains=[("ap", diagnosis.ap), *((cost["kind"], cost["gain"]) for cost in costs)],
-        keypoints=_worst_keypoints(diagnosis),
+        keypoints=sorted(keypoints, key=lambda row: row[1]["good"] / row[2] if row[2] else 1.0),  # most errors first
         tiles=_make_tiles(diagnosis, images_dir, min_score, progress=progress),
         provenance=provenance,
         style=style,
@@ -191,12 +192,6 @@ def _costs(diagnosis: Diagnosis) -> list[dict[str, Any]]:
         {"kind": kind, "gain": after - before, "alone": gain_alone, "found": found[kind]}
         for kind, before, after, gain_alone in zip(STAGES[1:], aps, aps[1:], alone)
     ]
-
-
-def _worst_keypoints(diagnosis: Diagnosis) -> list[tuple[str, dict[str, int], int]]:
-    """Name, counts and number of labelled keypoints of each keypoint; most errors first."""
-    rows = [(name, counts, sum(counts.values())) for name, counts in diagnosis.keypoints.items()]
-    return sorted(rows, key=lambda row: row[1]["good"] / row[2] if row[2] else 1.0)
 
 
 def format_ap(value: float) -> str:

@@ -30,7 +30,6 @@ MARKER = "synthetic.json"
 """The file with the settings of a data set; a folder without it belongs to others."""
 DEFAULT_SIZE = 320
 
-_TOOL = "posenet make-synthetic"
 _LIMITS = {"workers": (1, 1024), "size": (64, 4096)}
 _OWN_NAMES = re.compile(
     r"(train|val)2017/\d{12}\.jpg|(annotations/\.?person_keypoints_(train|val)2017|\.?synthetic)\.json(\.[\d-]+\.tmp)?"
@@ -64,9 +63,10 @@ def write_dataset(
     _remove_earlier(output, overwrite)
     for folder in ("annotations", "train2017", "val2017"):
         (output / folder).mkdir(parents=True, exist_ok=True)
-    write_atomically(output / MARKER, json.dumps({"tool": _TOOL} | numbers).encode())
+    write_atomically(output / MARKER, json.dumps({"tool": "posenet make-synthetic"} | numbers).encode())
     for split, count in (("train", train), ("val", val)):
-        results = _run_jobs(partial(_write_image, output, seed, size, split), count, workers)
+        write = partial(_write_image, output, seed, size, split)
+        results = map(write, range(count)) if workers == 1 or count < 2 else _run_jobs(write, count, workers)
         content: dict[str, Any] = {"categories": [COCO_CATEGORY], "images": [], "annotations": []}
         for image, people in progress_bar(results, f"{split} images", count, disable=not count):
             content["images"].append(image)
@@ -76,13 +76,12 @@ def write_dataset(
 
 
 def _remove_earlier(output: Path, overwrite: bool) -> None:
-    """Remove the images and annotations of an earlier data set; see ``write_dataset``."""
-    # A link is never followed: its target may be anything.
+    """Remove the images and annotations of an earlier data set, but no link, whose target may be anything."""
     files = [path for path in sorted(output.rglob("*")) if path.is_symlink() or not path.is_dir()]
     for path in files:
         name = path.relative_to(output).as_posix()
         if path.is_symlink() or not _OWN_NAMES.fullmatch(name) or not (output / MARKER).is_file():
-            raise DataError(f"{output} contains {name}, which {_TOOL} did not write: choose another folder")
+            raise DataError(f"{output} contains {name}, which make-synthetic did not write: choose another folder")
     if files and not overwrite:
         raise DataError(f"{output} contains a data set; choose another folder, or replace it with --overwrite")
     for path in files:
@@ -91,13 +90,9 @@ def _remove_earlier(output: Path, overwrite: bool) -> None:
 
 
 def _run_jobs(write: Callable[[int], Any], count: int, workers: int) -> Iterator[Any]:
-    """The results of ``write`` for 0 to ``count`` - 1, in order, from ``workers`` processes."""
-    workers = min(workers, max(count, 1))
-    if workers == 1:
-        yield from map(write, range(count))
-        return
-    # The parent handles Ctrl-C.
-    with ProcessPoolExecutor(workers, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)) as pool:
+    """The results of ``write`` for 0 to ``count`` - 1, in order, from processes; the parent handles Ctrl-C."""
+    ignore = (signal.SIGINT, signal.SIG_IGN)
+    with ProcessPoolExecutor(min(workers, count), initializer=signal.signal, initargs=ignore) as pool:
         yield from pool.map(write, range(count), chunksize=8)
 
 

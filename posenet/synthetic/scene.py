@@ -73,7 +73,7 @@ class Canvas:
         self.owner: np.ndarray = np.zeros(image.shape[:2], np.int32)
 
     def paint(self, *shapes: tuple[np.ndarray, Colour], code: int = 0, outline: float = 0.0) -> None:
-        """Fill (N, 2) polygons; if ``outline`` is not 0, with a darker edge of that width around all of them."""
+        """Fill (N, 2) polygons, with a darker edge of the width ``outline``, if that is not 0, around all of them."""
         polygons = [(np.rint(polygon * (1 << _SHIFT)).astype(np.int32), colour) for polygon, colour in shapes]
         for polygon, colour in polygons if outline else ():
             width = max(1, round(outline))
@@ -133,7 +133,6 @@ def render_scene(rng: np.random.Generator, longest: int) -> tuple[np.ndarray, li
 
 
 def _shade(colour: Colour, factor: float) -> Colour:
-    """A darker (factor below 1) or lighter colour."""
     blue, green, red = colour
     return min(255.0, blue * factor), min(255.0, green * factor), min(255.0, red * factor)
 
@@ -231,8 +230,7 @@ def _pose(rng: np.random.Generator) -> tuple[dict[str, np.ndarray], np.ndarray]:
 
 
 def _rotation(*degrees: float) -> np.ndarray:
-    """(3, 3) rotation by a vector along its axis."""
-    return np.asarray(cv2.Rodrigues(np.radians(degrees))[0])
+    return np.asarray(cv2.Rodrigues(np.radians(degrees))[0])  # (3, 3), by a vector along its axis
 
 
 def paint_person(rng: np.random.Generator, canvas: Canvas, size: float, ground: np.ndarray, number: int) -> Figure:

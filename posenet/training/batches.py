@@ -21,7 +21,7 @@ from posenet.devices.parallel import Runtime
 from posenet.errors import DataError
 from posenet.settings import Config
 
-MAX_UNREADABLE = 0.01
+MAX_UNREADABLE_SAMPLES = 0.01
 """Share of the samples of an epoch that may be replaced because they cannot be read: more is a fault of the data."""
 MAX_NAMED_SAMPLES = 10
 """Unreadable samples of one batch that the log names; further ones are only counted."""
@@ -88,7 +88,7 @@ class StepBatches:
 
 def too_many_unreadable(count: int, num_samples: int) -> DataError | None:
     """The error if ``count`` unreadable samples of all ranks are more than that share of a data set, rounded up."""
-    limit = math.ceil(MAX_UNREADABLE * num_samples)
+    limit = math.ceil(MAX_UNREADABLE_SAMPLES * num_samples)
     if count <= limit:
         return None
     return DataError(

@@ -20,10 +20,10 @@ from posenet.devices.signals import StopRequested
 from posenet.errors import DataError
 from posenet.inference.evaluation import (
     AnnotatedResult,
-    ImageReading,
+    Sizes,
     compute_coco_metrics,
     find_annotated_images,
-    log_readings,
+    log_resized,
     predict_annotated_images,
     scale_people,
 )
@@ -64,7 +64,7 @@ def validation_loss(
     """Mean loss per image of a wrapped ``ModelWithLoss``, over the samples of all ranks; ``loader`` has this rank's.
 
     Raises:
-        DataError, OtherRankError: a larger share of the samples than ``MAX_UNREADABLE`` cannot be read.
+        DataError, OtherRankError: a larger share of the samples than ``MAX_UNREADABLE_SAMPLES`` cannot be read.
         StopRequested: ``stop_requested``, which is called before every batch, returned true on any rank.
     """
 
@@ -123,7 +123,7 @@ class CocoValidation:
         with_people = [index for index, (image, _) in enumerate(self.share) if image.id in self.truth]
         num_drawn = NUM_DRAWN if runtime.is_main else 0
         self.drawn_indices = frozenset(with_people[:: max(1, len(with_people) // max(num_drawn, 1))][:num_drawn])
-        self.has_logged_readings = False
+        self.has_logged_sizes = False
 
     @cudnn_flags(benchmark=False)  # the images have many shapes
     def __call__(self, stop_requested: Callable[[], bool]) -> tuple[dict[str, float], np.ndarray | None]:
@@ -162,7 +162,7 @@ class CocoValidation:
         skeleton, device = self.config.model.skeleton, self.runtime.device
         predictor = Predictor(network, self.config.inference, skeleton=skeleton, device=device, min_score=0.0)
         results: list[dict[str, Any]] = []
-        readings: list[ImageReading] = []
+        sizes: list[Sizes] = []
         images = itertools.takewhile(lambda _: not stop_requested(), self.share)
         with (
             contextlib.closing(predict_annotated_images(predictor, images)) as predicted,
@@ -170,22 +170,22 @@ class CocoValidation:
         ):
             for index, item in enumerate(predicted):
                 results += item.to_coco(self.split.category)
-                readings.append(item.reading)
+                sizes.append(item.sizes)
                 if index in self.drawn_indices:
                     drawn.append(item)
                 bar.update()
         if stop_requested():
             return None
-        if not self.has_logged_readings:
-            log_readings(readings)
-        self.has_logged_readings = True
+        if not self.has_logged_sizes:
+            log_resized(sizes)
+        self.has_logged_sizes = True
         return results
 
     def _draw(self, item: AnnotatedResult, min_score: float) -> list[np.ndarray]:
         """Two tiles of one image: the annotated people, and the predicted ones with at least this score."""
         image = item.result.image
-        reading = item.reading
-        truth = scale_people(self.truth[item.image.id], reading.annotated_size, reading.size)
+        size, annotated_size = item.sizes
+        truth = scale_people(self.truth[item.image.id], annotated_size, size)
         predicted = [person for person in item.result if person.score >= min_score]
         truth_drawing = draw_people(image, truth)
         predicted_drawing = draw_people(image, predicted, keypoint_min_score=KEYPOINT_MIN_SCORE)

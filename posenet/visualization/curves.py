@@ -84,7 +84,7 @@ def training_figure(log: RunLog, run_name: str) -> Figure:
     figure = Figure(figsize=(10.4, 3.6 * rows), dpi=110, facecolor="white")
     # Drawn after every epoch: matplotlib's automatic layouts take longer than the curves.
     figure.subplots_adjust(0.07, 0.25 / rows, 0.97, 1 - 0.27 / rows, hspace=0.35)
-    figure.suptitle(f"{run_name}: {_progress(log)}", fontsize=13, fontweight="bold", parse_math=False)
+    figure.suptitle(run_name, fontsize=13, fontweight="bold", parse_math=False)
     for number, (title, curves) in enumerate(panels.items(), 1):
         axes = figure.add_subplot(rows, 2, number)
         axes.set_title(title, fontsize=11, loc="left")
@@ -108,12 +108,3 @@ def _series(log: RunLog, kind: str, key: str) -> tuple[list[int], list[float]]:
     """The steps and the values of the entries in which ``key`` has a value."""
     entries = [entry for entry in log[kind] if entry.get(key) is not None]
     return [entry["step"] for entry in entries], [entry[key] for entry in entries]
-
-
-def _progress(log: RunLog) -> str:
-    facts = [f"epoch {entry['epoch']}" for entry in log["epoch"][-1:]]
-    facts.append(f"step {max(entry['step'] for entry in log['train'] + log['epoch'])}")
-    if scored := [entry for entry in log["epoch"] if entry.get("AP") is not None]:
-        best = max(scored, key=lambda entry: float(entry["AP"]))
-        facts.append(f"best AP {best['AP']:.3f} after epoch {best['epoch']}")
-    return ", ".join(facts)

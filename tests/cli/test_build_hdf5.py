@@ -61,7 +61,7 @@ no sample     1: 1 without labelled keypoints
 changed       1 image scaled with its annotations, because it has another size than annotated
 changed       1 image made smaller, to --max-side
 skipped       1 image of other proportions or unreadable
-  {paths[1]} (image 2): No such file or directory
+  cannot read {paths[1]}: No such file or directory (image 2)
 new/a.h5 is intact
 """
     assert output_of("--verify --max-side 160 --workers 1") == expected

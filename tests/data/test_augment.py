@@ -137,7 +137,15 @@ def plain(colour: tuple[int, int, int], width: int = 90, height: int = 60) -> np
 
 def warp_pixels(mask: np.ndarray, matrix: np.ndarray, border: int) -> np.ndarray:
     """``warp_mask`` of a (H, W) mask of 0 and 1."""
-    return warp_mask(encode_mask(mask), mask.shape[::-1], matrix, SIZE, border)
+    out = np.empty((SIZE[1] // 4, SIZE[0] // 4), np.uint8)
+    warp_mask(encode_mask(mask), mask.shape[::-1], matrix, border, out)
+    return out
+
+
+def warp(image: np.ndarray, augmentation: Augmentation, matrix: np.ndarray, size: tuple[int, int] = SIZE) -> np.ndarray:
+    out = np.empty((size[1], size[0], 3), np.uint8)
+    warp_image(image, augmentation, matrix, out)
+    return out
 
 
 def centroid(weights: np.ndarray) -> np.ndarray:
@@ -163,7 +171,7 @@ def test_image_mask_and_joints_of_one_lit_pixel_agree(seed: int) -> None:
     warped = warp_joints(joints, augmentation, matrix, COCO)
     joint = warped[0, COCO.index("right_wrist" if augmentation.flip else "left_wrist")]
     assert joint[2] == 2 and np.count_nonzero(warped[..., 2]) == 1
-    lit = warp_image(image, augmentation, matrix, SIZE).astype(float) - BORDER_COLOUR
+    lit = warp(image, augmentation, matrix).astype(float) - BORDER_COLOUR
     np.testing.assert_allclose(centroid(lit.sum(-1)), joint[:2], atol=0.2)
     cells = warp_pixels(mask, matrix, border=0)
     assert cells.shape == (48, 64) and cells.dtype == np.uint8
@@ -189,7 +197,7 @@ def test_everything_outside_the_image_is_border() -> None:
     matrix = augmentation.image_matrix((90, 60), SIZE)
     inside = warp_pixels(np.ones((60, 90), np.uint8), matrix, border=0)
     assert BORDER_COLOUR == (124, 127, 127)
-    image = warp_image(plain((10, 200, 30)), augmentation, matrix, SIZE)
+    image = warp(plain((10, 200, 30)), augmentation, matrix)
     assert image.shape == (192, 256, 3) and image.dtype == np.uint8
     for row, column in ((0, 0), (0, -1), (-1, 0), (-1, -1), (0, 128), (96, 0)):
         assert tuple(image[row, column]) == BORDER_COLOUR
@@ -197,7 +205,7 @@ def test_everything_outside_the_image_is_border() -> None:
     assert tuple(image[96, 128]) != BORDER_COLOUR and inside[24, 32] == 255
     supervised = warp_pixels(np.zeros((60, 90), np.uint8), matrix, border=1)
     np.testing.assert_array_equal(supervised, 255 - inside)
-    nothing = warp_image(plain((1, 2, 3)), augmentation, np.array([[1.0, 0, -900], [0, 1, 0]]), SIZE)
+    nothing = warp(plain((1, 2, 3)), augmentation, np.array([[1.0, 0, -900], [0, 1, 0]]))
     assert (nothing == BORDER_COLOUR).all() and nothing.shape == (192, 256, 3)
 
 
@@ -225,7 +233,7 @@ def test_pixels_that_the_warp_does_not_read_are_not_needed(seed: int) -> None:
     options = {"flags": cv2.INTER_LINEAR, "borderValue": BORDER_COLOUR}
     whole = cv2.warpAffine(image, matrix, SIZE, **options).astype(int)
     assert np.abs(whole - cv2.warpAffine(crop, crop_matrix, SIZE, **options)).max() <= 1
-    assert np.abs(whole - warp_image(image, augmentation, matrix, SIZE)).max() <= 2
+    assert np.abs(whole - warp(image, augmentation, matrix)).max() <= 2
 
 
 def test_an_image_is_reduced_only_as_far_as_the_warp_shrinks_it() -> None:
@@ -249,9 +257,7 @@ def test_an_image_decoded_at_reduced_size_is_warped_to_the_same_place(by: int) -
     assert decode_checked_image(jpeg, height, width, by).shape == (-(-height // by), -(-width // by), 3)
     matrix[:, 2] -= (np.array([width, height]) - SIZE) / 2  # the same warp, to the middle of a smaller input
     images = [
-        warp_image(
-            decode_checked_image(jpeg, height, width, f), augmentation, matrix_for_reduced_image(matrix, f), SIZE
-        )
+        warp(decode_checked_image(jpeg, height, width, f), augmentation, matrix_for_reduced_image(matrix, f))
         for f in (1, by)
     ]
     for warped in images:
@@ -263,7 +269,7 @@ def test_an_image_decoded_at_reduced_size_is_warped_to_the_same_place(by: int) -
 
 def test_a_jitter_changes_the_colours_of_a_copy() -> None:
     red = plain((0, 0, 255))
-    image = warp_image(red, Augmentation(jitter=(-10, -20, -30)), IDENTITY, (90, 60))
+    image = warp(red, Augmentation(jitter=(-10, -20, -30)), IDENTITY, (90, 60))
     hue, saturation, value = cv2.cvtColor(image, cv2.COLOR_BGR2HSV)[30, 45].tolist()
     assert (hue, saturation, value) == pytest.approx((170, 235, 225), abs=1)
     np.testing.assert_array_equal(red, plain((0, 0, 255)))

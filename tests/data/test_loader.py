@@ -57,14 +57,14 @@ def test_an_epoch_is_a_permutation_of_whole_steps(length: int, batch_size: int, 
     assert {epoch for epoch, _ in chain.from_iterable(batches)} == {2}
 
 
-@pytest.mark.parametrize("counts", [(), (SampleCounts(50, 50),), (SampleCounts(50, 10),)])
-def test_every_epoch_and_every_seed_has_another_order(counts: tuple[SampleCounts, ...]) -> None:
+@pytest.mark.parametrize("drawn", [50, 10])
+def test_every_epoch_and_every_seed_has_another_order(drawn: int) -> None:
+    counts = [SampleCounts(50, drawn)]
     orders = [
         indices(keys(TrainSampler(50, 5, seed, sample_counts=counts), epoch)) for seed in (0, 1) for epoch in (0, 1)
     ]
     assert len(set(map(tuple, orders))) == 4
-    if counts == (SampleCounts(50, 10),):
-        assert len(set(map(frozenset, orders))) == 4, "other samples too"
+    assert drawn == 50 or len(set(map(frozenset, orders))) == 4, "other samples too"
 
 
 @pytest.mark.parametrize(
@@ -175,12 +175,12 @@ def test_an_iteration_that_is_left_early_is_followed_by_a_whole_one(dataset: Pos
     keys = [[(epoch, i % len(dataset)) for i in range(1 + epoch * 7 % 5)] for epoch in range(30)]
     expected = list(map(dataset.__getitems__, keys))
     loader = loaders(dataset, keys, 2)
-    workers = []
+    workers = set()
     for batches in (10, 30, 30):
         kept = [batch for _, batch in zip(range(batches), loader)]
         assert same_batches(kept, expected[:batches])
-        workers.append({process.pid for process in multiprocessing.active_children()})
-    assert workers[0] == workers[1] == workers[2]
+        workers.add(frozenset(process.pid for process in multiprocessing.active_children()))
+    assert len(workers) == 1
 
 
 def test_a_loader_leaves_the_global_random_state_unchanged(dataset: PoseDataset, loaders: MakeLoader) -> None:

@@ -43,7 +43,6 @@ def write_pair_store(path: Path, *keypoints: str) -> None:
 def test_a_path_is_a_store_of_exactly_this_skeleton_and_needs_no_supervision(paths: dict[str, str]) -> None:
     for setting in (paths["faces"], (paths["faces"],)):
         with open_data_sets(setting, COCO) as stores, Store(paths["faces"]) as store:
-            assert [data_set.name for data_set in stores.sets] == ["train"]
             assert stores.fingerprint == store.fingerprint
             assert stores.read_record(0).supervised is None
     with pytest.raises(DataError, match="built for another skeleton"):
@@ -54,9 +53,8 @@ def test_stores_in_a_list_are_read_as_one(stores: dict[str, Path], tmp_path: Pat
     """Samples, epochs and what they supervise are those of one store with all records."""
     parts = tuple(split_store(stores["train"], tmp_path / "parts", 3))
     with Store(stores["train"]) as one, open_data_sets(parts, None) as many:
-        assert (len(many), many.num_images) == (len(one), one.num_images)
-        assert many.image_ids.tolist() == one.image_ids.tolist()
-        assert many.image_keys.tolist() == one.image_keys.tolist()
+        for name in ("image_ids", "image_keys", "samples"):
+            np.testing.assert_array_equal(getattr(many, name), getattr(one, name))
         whole = PoseDataset(one, (64, 64), augment=AugmentConfig())
         listed = PoseDataset(many, (64, 64), augment=AugmentConfig())
         orders = [
@@ -66,7 +64,6 @@ def test_stores_in_a_list_are_read_as_one(stores: dict[str, Path], tmp_path: Pat
         for keys in orders[0]:
             assert same_batch(listed.__getitems__(keys), whole.__getitems__(keys))
             assert listed.__getitems__(keys).supervised is None
-        assert many.samples.tolist() == one.samples.tolist()
         for bad in (-1, one.num_images):
             with pytest.raises(IndexError):
                 many.read_record(bad)

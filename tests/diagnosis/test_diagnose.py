@@ -11,25 +11,75 @@ import numpy as np
 import pytest
 
 import posenet
-from posenet.diagnosis.diagnose import UNCORRECTED, Diagnosis, diagnose, write_diagnosis_file
+from posenet.diagnosis.diagnose import MISSED_AT_50, UNCORRECTED, Diagnosis, diagnose, write_diagnosis_file
 from posenet.diagnosis.keypoint_errors import CORRECTIONS, KEYPOINT_KINDS, LOCALISATION, UNLABELLED
-from posenet.diagnosis.matching import OKS_THRESHOLDS
+from posenet.diagnosis.matching import OKS_THRESHOLDS, Results, read_results
 from posenet.diagnosis.report import write_report
 from posenet.errors import DataError
 from posenet.inference.evaluation import METRICS
 from posenet.skeleton import COCO
+from posenet.skeleton.oks import keypoint_similarity
 from posenet.skeleton.skeleton_file import skeleton_to_toml
 from tests.helpers.coco_results import (
     InjectedErrors,
     classify,
     coco_ap,
     make_document,
+    people_document,
     people_of,
     perfect_results,
     plain_coco,
     random_results,
 )
 from tests.helpers.drawn_data import person as box_person
+
+NUM_IMAGES = 50
+"""Images of COCO. pycocotools, with which the results are compared, takes most of the time."""
+
+
+@pytest.fixture(scope="session")
+def drawn() -> dict[str, Any]:
+    return people_document(40)
+
+
+@pytest.fixture(scope="session", params=["drawn", "coco"])
+def document(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """A COCO data set of people who are made up, or of people of COCO."""
+    if request.param == "drawn":
+        content: dict[str, Any] = request.getfixturevalue("drawn")
+        return content
+    sample: Path = request.getfixturevalue("coco_sample")
+    content = json.loads((sample / "annotations" / "person_keypoints_val2017_oracle150.json").read_text())
+    content["images"] = content["images"][:NUM_IMAGES]
+    ids = {image["id"] for image in content["images"]}
+    content["annotations"] = [entry for entry in content["annotations"] if entry["image_id"] in ids]
+    return content
+
+
+@pytest.fixture(scope="session")
+def annotation_file(document: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("annotations") / "people.json"
+    path.write_text(json.dumps(document))
+    return path
+
+
+@pytest.fixture
+def drawn_file(drawn: dict[str, Any], tmp_path: Path) -> Path:
+    path = tmp_path / "people.json"
+    path.write_text(json.dumps(drawn))
+    return path
+
+
+@pytest.fixture(scope="session")
+def results(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Random results for ``document``."""
+    return random_results(document, np.random.default_rng(5))
+
+
+@pytest.fixture(scope="session")
+def diagnosis(results: list[dict[str, Any]], annotation_file: Path) -> Diagnosis:
+    return diagnose(annotation_file, results, progress=False)
+
 
 EXACT = 1e-9
 BY_THRESHOLD = ("background_by_threshold", "missed_by_threshold")
@@ -248,3 +298,132 @@ def test_the_json_file_has_the_numbers_of_a_diagnosis(diagnosis: Diagnosis, tmp_
         "sizes": list(diagnosis.sizes),
         "provenance": {"Flip": "yes"},
     }
+
+
+MOVED_TO = {"jitter": 0.85, "miss": 0.5}
+"""Similarity of corrected keypoints; inversions and swaps keep theirs."""
+
+
+def to_file(diagnosis: Diagnosis, results: Results) -> list[dict[str, Any]]:
+    """Results as the content of a results file."""
+    return [
+        {"image_id": diagnosis.images[image].id, "category_id": 1, "keypoints": keypoints.ravel().tolist()}
+        | {"score": score}
+        for image, keypoints, score in zip(results.image, results.keypoints, results.scores.tolist())
+    ]
+
+
+@pytest.mark.parametrize("stage", [*LOCALISATION, "score"])
+def test_the_corrected_precision_is_that_of_pycocotools(
+    stage: str, diagnosis: Diagnosis, document: dict[str, Any]
+) -> None:
+    """After each correction and all before it, and after it alone."""
+    in_turn = CORRECTIONS[: CORRECTIONS.index(stage) + 1]
+    for corrections, precision in ((in_turn, diagnosis.precision), ([stage], diagnosis.alone_precision)):
+        content = to_file(diagnosis, diagnosis.matched.correct(corrections).results)
+        expected = plain_coco(document, content).eval["precision"][:, :, 0, 0, 0]
+        np.testing.assert_allclose(precision[stage], expected, rtol=0, atol=EXACT)
+
+
+@pytest.mark.parametrize("corrections", [(), CORRECTIONS[:5]])
+def test_background_and_missed_people_are_removed_at_each_threshold(
+    corrections: tuple[str, ...], diagnosis: Diagnosis, document: dict[str, Any]
+) -> None:
+    matched = diagnosis.matched.correct(corrections)
+    content = to_file(diagnosis, matched.results)
+    outcome = matched.evaluate()
+    people = {person["id"] for person in people_of(document)}
+    missed_at_50: set[int] = set()
+    for level, threshold in ((0, 0.5), (8, 0.9)):
+        evaluated = plain_coco(document, content, [threshold]).evalImgs[: len(diagnosis.images)]
+        images = [image for image in evaluated if image]
+        found = {id for image in images for id, match in zip(image["dtIds"], image["dtMatches"][0]) if match}
+        missed = people - {id for image in images for id, match in zip(image["gtIds"], image["gtMatches"][0]) if match}
+        missed_at_50 = missed_at_50 or missed
+        kept = [result for number, result in enumerate(content, 1) if number in found]
+        assert outcome.background[level].sum() == len(content) - len(kept)
+        assert outcome.missed[level].sum() == len(missed)
+        precision = diagnosis.precision if corrections else diagnosis.alone_precision
+        remaining = kept if corrections else content
+        for stage, results, removed in (
+            ("background", kept, set()),
+            ("missed", remaining, missed),
+            (MISSED_AT_50, remaining, missed & missed_at_50),
+        ):
+            plain = plain_coco(document, results, [threshold], people=lambda entry: entry["id"] not in removed)
+            assert precision[stage][level].mean() == pytest.approx(coco_ap(plain), abs=EXACT)
+    assert (diagnosis.precision["missed"] == 1).all()
+
+
+@pytest.mark.parametrize("kind", LOCALISATION)
+def test_corrected_keypoints_have_the_similarity_of_their_kind(kind: str, diagnosis: Diagnosis) -> None:
+    before = diagnosis.matched
+    after = before.correct([kind])
+    is_kind = before.kinds == KEYPOINT_KINDS.index(kind)
+    gaps = [one.results.keypoints[..., :2] - before.truth.keypoints[before.person, :, :2] for one in (before, after)]
+    areas = before.truth.areas[before.person, None]
+    similarity = keypoint_similarity((gaps[1] ** 2).sum(axis=2), areas, np.array(COCO.sigmas))[is_kind]
+    expected = np.full(len(similarity), MOVED_TO[kind]) if kind in MOVED_TO else before.similarity[is_kind]
+    assert len(similarity) > 3
+    np.testing.assert_allclose(similarity, expected, rtol=1e-7)
+    assert (similarity >= np.minimum(expected, 1 - 1e-12)).all()  # never a little below a threshold
+    old, new = gaps[0][is_kind], gaps[1][is_kind]
+    lengths = np.linalg.norm(old, axis=1) * np.linalg.norm(new, axis=1)
+    np.testing.assert_allclose((old * new).sum(axis=1), lengths, atol=1e-6 * lengths.max())  # the same direction
+    assert np.array_equal(after.results.keypoints[~is_kind], before.results.keypoints[~is_kind])
+    assert np.array_equal(after.results.scores, before.results.scores)
+
+
+IDS = {10: 0, 20: 1, 30: 2}
+"""The index of every image by its id."""
+
+
+def read_file(path: Path, content: str) -> Results:
+    path.write_text(content)
+    return read_results(path, IDS, {1}, 17)
+
+
+@pytest.fixture
+def entries() -> list[dict[str, Any]]:
+    keypoints = [float(value) for value in range(51)]
+    return [{"image_id": number, "category_id": 1, "keypoints": keypoints, "score": 0.5} for number in (30, 10, 20)]
+
+
+CHANGES = [
+    *(({"image_id": value}, f"result 2 has image_id .?{value}") for value in (99999, 1.5, "20", None)),
+    *(({"category_id": value}, f"category_id .?{value}") for value in (18, None)),
+    ({"keypoints": [1.0] * 50}, "result 2 has 50 .* 51"),
+    *(
+        ({"keypoints": keypoints}, "result 2 has keypoints")
+        for keypoints in (None, [[1, 2, 3]] * 51, ["1"] * 51, [True] * 51, [float("nan")] * 51, [-(10**400)] * 51)
+    ),
+    *(({"score": score}, "score") for score in (None, "0.9", True, float("nan"), [0.5])),
+]
+FILES = {
+    "": "cannot read results .*; give a COCO results file",
+    "{": "cannot read results",
+    "[" * 100000: "cannot read results",
+    "[1, 2]": "is not a list of results",
+    '{"annotations": [], "images": []}': "is not a list of results",
+    "null": "is not a list of results",
+}
+
+
+def test_faulty_files_are_refused_in_one_line(entries: list[dict[str, Any]], tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    contents = [(json.dumps([entries[0], entries[1] | change, entries[2]]), message) for change, message in CHANGES]
+    for content, message in [*contents, *FILES.items()]:
+        with pytest.raises(DataError, match=message) as caught:
+            read_file(path, content)
+        assert "\n" not in str(caught.value) and str(path) in str(caught.value) and len(str(caught.value)) < 400
+    with pytest.raises(DataError, match="cannot read results"):
+        read_results(tmp_path / "missing.json", IDS, {1}, 17)
+
+
+def test_whole_numbers_and_further_fields_are_accepted(entries: list[dict[str, Any]], tmp_path: Path) -> None:
+    entries[0] |= {"keypoints": [1, 2, 0] * 17, "score": -3, "bbox": "anything", "segmentation": None, "area": []}
+    entries[1] |= {"image_id": 10.0, "category_id": 1.0}
+    found = read_file(tmp_path / "results.json", json.dumps(entries))
+    assert found.image.tolist() == [0, 1, 2] and found.scores.tolist() == [0.5, 0.5, -3]
+    assert np.array_equal(found.keypoints[2], [[1, 2, 0]] * 17)
+    assert read_file(tmp_path / "results.json", "[]").keypoints.shape == (0, 17, 3)

@@ -73,7 +73,7 @@ def _people_of(image: Document, content: Document) -> list[tuple[Document, Point
 def _in_order(points: Points, names: Sequence[str], codes: Sequence[int] = (0, 1, 2)) -> list[float]:
     """x, y and the code of the visibility of the keypoints with these names, in a row."""
     rows = [points.get(name, (0, 0, 0)) for name in names]
-    return [value for x, y, visibility in rows for value in (x, y, codes[visibility])]
+    return [value for x, y, visibility in rows for value in (x, y, codes[int(visibility)])]
 
 
 def _corners(entry: Document) -> list[float]:

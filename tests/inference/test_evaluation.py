@@ -337,8 +337,6 @@ def test_a_lower_min_score_is_recommended_where_right_people_score_low(tmp_path:
     # The last right result comes after two wrong ones: it would be worth them if more people were to be found.
     later = [*with_scores(0.24, 0.21, 0.19, 0.1), *(one | {"score": 0.12} for one in wrong[:2])]
     assert compute_coco_metrics(later, split).min_score == 0.15
-    tied = [one | {"score": 0.2} for one in [right[0], *(wrong * 3)]]  # and no threshold separates these
-    assert compute_coco_metrics([*tied, *[one | {"score": 0.3} for one in right[1:]]], split).min_score == MIN_SCORE
     for results in (with_scores(0.8, 0.8, 0.8, 0.8), wrong, []):
         evaluation = compute_coco_metrics(results, split)
         assert evaluation.min_score == MIN_SCORE and not evaluation.advise_on_min_score()

@@ -81,7 +81,7 @@ def test_the_constants_of_earlier_settings_are_those_of_the_formulas() -> None:
         "loss.positive_threshold": loss.POSITIVE_THRESHOLD,
         "optim.momentum": optimizer.MOMENTUM,
         "distill.threshold": teacher.THRESHOLD,
-        "data.max_unreadable": batches.MAX_UNREADABLE,
+        "data.max_unreadable": batches.MAX_UNREADABLE_SAMPLES,
         "guard.max_skips": bad_steps.MAX_SKIPS,
         "log.pictures": validation.NUM_DRAWN,
         "inference.max_width": networks.MAX_WIDTH,

@@ -126,7 +126,7 @@ def test_replaced_samples_are_logged_and_counted_once_also_after_resuming(
     damaged: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stopped step's samples are read again by the resumed run."""
-    monkeypatch.setattr(batches, "MAX_UNREADABLE", 0.9)
+    monkeypatch.setattr(batches, "MAX_UNREADABLE_SAMPLES", 0.9)
     settings = ("checkpoint.every_steps=1", "checkpoint.keep=99", ONE_EPOCH)
     train_tiny(damaged, tmp_path / "whole", *settings, max_steps=6)
     for steps in (3, 6):
@@ -141,7 +141,7 @@ def test_replaced_samples_are_logged_and_counted_once_also_after_resuming(
 def test_too_many_unreadable_samples_end_the_run_saved(
     damaged: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches, "MAX_UNREADABLE", 0.0)
+    monkeypatch.setattr(batches, "MAX_UNREADABLE_SAMPLES", 0.0)
     with pytest.raises(DataError, match=r"more than 0 of \d+ samples cannot be read"):
         train_tiny(damaged, tmp_path / "run", "train.seed=6")
     assert last(tmp_path / "run")["progress"]["total_steps"] > 0

@@ -24,7 +24,7 @@ import posenet
 from posenet.annotations.adjustments import MAX_LINE
 from posenet.cli.main import run_tool
 from posenet.data import build
-from posenet.data.build import MAX_SIDE
+from posenet.data.build import MAX_STORED_SIDE
 from posenet.data.store import Store
 from posenet.data.store_list import count_background
 from posenet.devices.signals import STOPPED_STATUS
@@ -540,7 +540,7 @@ def test_large_images_are_stored_smaller_those_of_nobody_too_and_those_of_small_
     content = read_document(Path("coco/chairs.json"))
     for entry in content["annotations"]:
         entry["area"] = 63 if entry["image_id"] == content["images"][0]["id"] else 1024
-    size = {"width": 2 * MAX_SIDE, "height": MAX_SIDE}
+    size = {"width": 2 * MAX_STORED_SIDE, "height": MAX_STORED_SIDE}
     content["images"].append({"id": 99, "file_name": "large.jpg", **size})
     cv2.imwrite("coco/photos/large.jpg", np.zeros((size["height"], size["width"], 3), np.uint8))
     Path("coco/chairs.json").write_text(json.dumps(content))

@@ -53,7 +53,7 @@ def test_two_ranks_give_the_loss_and_the_scores_of_one(stores: Stores, tiny_coco
 
 
 def test_unreadable_samples_are_limited(stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "MAX_UNREADABLE", 0.9)
+    monkeypatch.setattr(batches, "MAX_UNREADABLE_SAMPLES", 0.9)
     path = tmp_path / "val.h5"
     shutil.copy(stores["val"], path)
     flip_bit(path, "images", 0)
@@ -62,7 +62,7 @@ def test_unreadable_samples_are_limited(stores: Stores, tmp_path: Path, monkeypa
     loss = train_tiny(damaged, tmp_path / "run", "train.epochs=1").best["val_loss"]
     assert loss != intact and loss == pytest.approx(intact, rel=0.5)
     assert "WARNING: samples replaced by others: " in (tmp_path / "run" / "log.txt").read_text()
-    monkeypatch.setattr(batches, "MAX_UNREADABLE", 0.0)
+    monkeypatch.setattr(batches, "MAX_UNREADABLE_SAMPLES", 0.0)
     with pytest.raises(DataError, match="more than 0 of"):
         train_tiny(damaged, tmp_path / "refused", "train.epochs=1")
     assert last(tmp_path / "refused")["progress"]["step"] == 7

@@ -99,13 +99,12 @@ def decode_and_warp(dataset: PoseDataset, batches: list[list[SampleKey]]) -> obj
         matrix = dataset.frame(record, person_row, augmentation)
         reduction = largest_reduction(matrix)
         samples.append((record, matrix, reduction if record.allows_reduction(reduction) else 1))
-    size = dataset.size[::-1]
     out = np.empty((*dataset.size, 3), np.uint8)
 
     def task() -> None:
         for record, matrix, reduction in samples:
             image = record.decode_image(reduction)
-            warp_image(image, Augmentation(), matrix_for_reduced_image(matrix, reduction), size, out=out)
+            warp_image(image, Augmentation(), matrix_for_reduced_image(matrix, reduction), out)
 
     return task
 

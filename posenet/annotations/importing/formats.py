@@ -65,12 +65,6 @@ FORMATS = (
     Format("SLEAP", "list", "filename class annotations", import_sleap),
 )
 """All formats; the first that fits is taken."""
-NO_ANNOTATIONS = {
-    "image_id score": "results, not annotations; give a file with images and annotations",
-    "annotation_id": "no groups of keypoints, as JSON-MIN of Label Studio; export the project as JSON",
-    "categories info": "no annotations, as the notes of Label Studio's export as YOLO; export the project as JSON",
-}
-"""What is wrong with files that are no annotations, by keys of their content."""
 
 
 def read_annotations(
@@ -115,11 +109,10 @@ def recognise(path: str | Path) -> tuple[Format, Source]:
     for format_ in FORMATS:
         if format_.kind == source.kind and _has(source.content, format_.keys):
             return format_, source
-    for keys, fault in NO_ANNOTATIONS.items():
-        if _has(source.content, keys):
-            raise DataError(f"{source.path} has {fault}")
+    if _has(source.content, "image_id score"):
+        raise DataError(f"{path} has results, not annotations; give a file with images and annotations")
     names = ", ".join(dict.fromkeys(format_.name for format_ in FORMATS))
-    raise DataError(f"{path} has no annotations that are known; give those of {names}, unpacked")
+    raise DataError(f"{path} has no annotations of {names}; give those, unpacked, as posenet docs formats describes")
 
 
 def _has(content: Any, keys: str) -> bool:

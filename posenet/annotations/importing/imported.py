@@ -84,11 +84,12 @@ def readable(path: object, errors: type[Exception] | tuple[type[Exception], ...]
         yield
     except PosenetError:
         raise
-    except OSError as error:
-        raise DataError(f"cannot open {error.filename or path}: {error.strerror or error}; correct the path") from error
     except errors as error:
         reason = to_single_line(f"{type(error).__name__}: {error}")
         raise DataError(f"{path} cannot be read ({reason}); it may be damaged: export it again") from error
+    except OSError as error:
+        reason = f"{error.filename or path}: {error.strerror or error}"
+        raise DataError(f"cannot use {reason}; check the path, the permissions and the disk") from error
 
 
 def by_file(objects_of: Mapping[str, Content], source: Source) -> dict[Path, Content]:

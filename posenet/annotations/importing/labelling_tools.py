@@ -43,7 +43,6 @@ RARE = 0.02
 ALIKE = 0.8
 """How alike such names are, as ``difflib`` measures it; 1 is equal."""
 
-_INTERPOLATED = "frames with objects that CVAT has interpolated between two frames, which are used as they are"
 _NO_OBJECT = "keypoints that belong to no rectangle, left out: move them into their rectangle in the list of regions"
 _SPELLINGS = "labels in another spelling, taken as the frequent one"
 _TYPOS = "labels that look mistyped, left out: correct them, or name all keypoints with --keypoints NAMES"
@@ -99,7 +98,6 @@ def _shapes_of_frames(source: Source) -> dict[Path, list[ElementTree.Element]]:
             shape.attrib |= {key: track.attrib[key] for key in ("label", "group_id") if key in track.attrib}
             number = int(shape.attrib["frame"])
             shapes.setdefault(number, []).append(shape)
-            source.notes[_INTERPOLATED] += [str(number)] if shape.get("keyframe") == "0" else []
     if not shapes:
         raise DataError(f"{path} has no images and no tracks; label the task in CVAT, and export it again")
     files = ImageFiles(Path(source.images or path.parent))

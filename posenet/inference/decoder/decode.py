@@ -69,7 +69,7 @@ PREFILTER_POSITIONS = np.array([0.25, 0.5, 0.75], np.float32)
 """Where the prefilter samples a pair: 0 is its first candidate, 1 its second."""
 SAMPLE_POSITIONS = np.linspace(0, 1, 10, dtype=np.float32)
 """Where the limb score samples a pair."""
-MIN_SCORE = 0.05
+MIN_PERSON_SCORE = 0.05
 """People with a lower score are dropped, before limbs to other people lower the score further."""
 PART_THRESHOLD = 0.1
 """A limb needs a higher response than this on the map of its body part: ten times ``targets.PART_FLOOR``."""
@@ -401,15 +401,15 @@ def assemble_people(
         mean(s) sqrt(n / K) (within + LIMB_SCORE_FLOOR) / (within + across + LIMB_SCORE_FLOOR),
 
     where "within" is the sum of the limb scores inside the person, and "across" that of the limbs to other people.
-    ``MIN_SCORE`` applies to the product without this last factor. Where maps exceed 1, the scores of people and of
-    keypoints are 1.
+    ``MIN_PERSON_SCORE`` applies to the product without this last factor. Where maps exceed 1, the scores of people and
+    of keypoints are 1.
     """
     strong_limbs = drop_weak_limbs(limbs, len(candidates.score), skeleton)
     rivals = best_limbs(strong_limbs, len(candidates.score))
     label, limbs_are_complete = group_into_people(candidates, rivals, max_people, pose_model)
     count = np.bincount(label)
     score = np.bincount(label, candidates.score) / np.sqrt(count * skeleton.num_keypoints)
-    is_kept = score >= MIN_SCORE
+    is_kept = score >= MIN_PERSON_SCORE
     score *= _share_of_limbs_within(strong_limbs, label, len(count))
     kept = np.flatnonzero(is_kept)
     kept = kept[np.argsort(-score[kept], kind="stable")][:max_people]  # labels, highest score first

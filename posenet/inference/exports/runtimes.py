@@ -18,7 +18,7 @@ import numpy as np
 from posenet.errors import CheckpointError, ConfigError
 from posenet.files import read_input
 from posenet.inference.networks import RUNTIMES, BackendName, MapFunction, is_installed
-from posenet.messages import to_single_line
+from posenet.messages import MAX_REASON, to_single_line
 from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, Config, config_from_dict
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ PROPERTY = "posenet"
 
 CONSTANTS = {"format": 2, "multiple": INPUT_MULTIPLE, "stride": MAP_STRIDE}
 """Entries that are the same in all files of this version. Files of format 1 computed candidates instead of maps."""
-MAX_REASON = 200
-"""Characters of a runtime's reason why it cannot use a file."""
 _OPENVINO_PRECISIONS = {"off": "f32", "bf16": "bf16", "fp16": "f16"}
 _CUDA = "CUDAExecutionProvider"
 _ORT_ERRORS_ONLY = 3

@@ -29,7 +29,6 @@ from posenet.downloading import download_bytes
 from posenet.errors import ConfigError, DataError
 from posenet.files import read_input
 from posenet.images import (
-    MAX_REASON,
     ChannelOrder,
     ImageInput,
     download_image,
@@ -49,7 +48,7 @@ from posenet.inference.media.sources import (
     find_sources,
     plausible_rate,
 )
-from posenet.messages import to_single_line
+from posenet.messages import MAX_REASON, to_single_line
 from posenet.threads import map_in_threads, read_ahead
 
 if TYPE_CHECKING:
@@ -138,7 +137,9 @@ def is_single_input(inputs: object) -> bool:
 
 def _find(item: FrameInput, channels: ChannelOrder, recursive: bool) -> list[Source] | list[Frame]:
     """The sources of one input, or the frame of an image in memory; ``DataError`` if there are none."""
-    if isinstance(item, (str, os.PathLike, int, Source)) and not is_encoded(item):
+    if isinstance(item, Source):
+        return [item]
+    if isinstance(item, (str, os.PathLike, int)) and not is_encoded(item):
         return find_sources([item], recursive=recursive)
     image = to_bgr(cast(ImageInput, item), channels)
     is_shared = isinstance(item, np.ndarray) and np.may_share_memory(image, item)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import av
+import cv2
 import numpy as np
 from av.packet import Packet
 from av.stream import Disposition, Stream
@@ -19,6 +20,7 @@ from av.video.stream import VideoStream
 from posenet.errors import DataError
 from posenet.images import apply_orientation, is_jpeg, parse_header
 from posenet.inference.media.sources import MAX_UNREADABLE_IN_A_ROW, Frame, FrameSelection, Source, plausible_rate
+from posenet.messages import MAX_REASON, to_single_line
 
 MAX_MISSING_SHARE = 0.05
 """Share of its length that may be missing at the end of a video: lengths in headers are rough."""
@@ -141,7 +143,12 @@ class PyAVReader:
                 first_selected = number
             if (number - first_selected) % selection.stride:
                 continue
-            image = self.image()
+            try:
+                image = self.image()
+            except Exception as error:
+                reason = to_single_line(str(error))[:MAX_REASON]
+                yield Frame(self.source, error=DataError(f"frame {number} of {name} cannot be used ({reason})"))
+                continue
             rate = self.rate / selection.stride
             expected = max(0, math.ceil((min(self.length, end) - seconds) * rate - 0.5))
             yield Frame(self.source, image, number, seconds, rate, self.aspect, expected)
@@ -231,6 +238,7 @@ class VideoWriter:
         exact_rate = Fraction(max(rate, MIN_WRITTEN_RATE)).limit_denominator(1001)
         # AVI has no times: its frames follow each other at the rate of its clock.
         self._time_base = Fraction(1, TICKS_PER_SECOND) if suffix != ".avi" else 1 / exact_rate
+        self._size = size
         self._last_tick = -1
         self._start: float | None = None
         self._reformatter = VideoReformatter()
@@ -251,8 +259,14 @@ class VideoWriter:
     def write(self, image: np.ndarray, seconds: float) -> None:
         """Append a (H, W, 3) BGR uint8 image that is shown from ``seconds`` on; times increase, from any first one.
 
-        An image of another size than the first is resized.
+        An image of another shape gets black borders, and one of another size is resized: nothing is distorted.
         """
+        (height, width), (rows, columns) = self._size, image.shape[:2]
+        if abs(rows * width - columns * height) > max(height, width):  # more than a rounded pixel
+            below = max(0, round(columns * height / width) - rows)
+            beside = max(0, round(rows * width / height) - columns)
+            borders = below // 2, below - below // 2, beside // 2, beside - beside // 2
+            image = cv2.copyMakeBorder(image, *borders, cv2.BORDER_CONSTANT)
         if self._start is None:
             self._start = seconds
         time = seconds - self._start

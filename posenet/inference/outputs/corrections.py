@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -86,22 +87,22 @@ def _write_label_studio(path: Path, skeleton: Skeleton, found: Sequence[Found]) 
     names = listed_names([source for source, _ in found])
     tasks = []
     for source, record in found:
-        size = record["width"], record["height"]
-        common = {"to_name": "image", "original_width": size[0], "original_height": size[1], "image_rotation": 0}
+        width, height = record["width"], record["height"]
+        common = {"to_name": "image", "original_width": width, "original_height": height, "image_rotation": 0}
         regions: list[dict[str, Any]] = []
         for number, person in enumerate(record["people"], 1):
-            keypoints = person["keypoints"] * (100 / size[0], 100 / size[1], 1)
-            is_found = keypoints[:, 2] > 0
-            x, y = keypoints[is_found, :2].min(axis=0).tolist()
-            sides = np.maximum(np.ptp(keypoints[is_found, :2], axis=0), np.divide(100, size)).tolist()
+            keypoints = person["keypoints"] * (100 / width, 100 / height, 1)
+            rows = np.flatnonzero(keypoints[:, 2] > 0)
+            x, y = keypoints[rows, :2].min(axis=0).tolist()
+            sides = np.maximum(np.ptp(keypoints[rows, :2], axis=0), (100 / width, 100 / height)).tolist()
             value: dict[str, Any] = {"x": x, "y": y, "width": sides[0], "height": sides[1], "rotation": 0}
             value["rectanglelabels"] = [skeleton.category]
             rectangle = {"id": f"p{number}", "type": "rectanglelabels", "from_name": "box", "score": person["score"]}
             regions.append(rectangle | common | {"value": value})
-            for index in np.flatnonzero(is_found).tolist():
-                x, y = keypoints[index, :2].tolist()
-                value = {"x": x, "y": y, "width": 0.5, "keypointlabels": [skeleton.file_names[index]]}
-                point = {"id": f"p{number}k{index}", "type": "keypointlabels", "from_name": "keypoints"}
+            for row in rows.tolist():
+                x, y = keypoints[row, :2].tolist()
+                value = {"x": x, "y": y, "width": 0.5, "keypointlabels": [skeleton.file_names[row]]}
+                point = {"id": f"p{number}k{row}", "type": "keypointlabels", "from_name": "keypoints"}
                 regions.append(point | common | {"parentID": f"p{number}", "value": value})
         scores = [person["score"] for person in record["people"]]
         prediction = {"model_version": "posenet", "score": float(np.mean(scores or [0])), "result": regions}
@@ -154,26 +155,23 @@ def _write_sleap(path: Path, skeleton: Skeleton, found: Sequence[Found]) -> None
     for left, right in skeleton.left_right:
         if left in shown_as and right in shown_as:
             shape.add_symmetry(shown_as[left], shown_as[right])
-    tracks: dict[int | None, Any] = {}
+    tracks: dict[int, Any] = {}
     videos: dict[object, list[Found]] = {}
     for source, record in found:
         group = source if "frame" in record else (record["height"], record["width"])
         videos.setdefault(group, []).append((source, record))
     frames = []
-    for own in videos.values():
-        paths = [str(source.path and source.path.absolute()) for source, _ in own]
-        if "frame" in own[0][1]:
-            video = sleap_io.Video(filename=paths[0], open_backend=False)
-        else:
-            video = sleap_io.Video.from_filename(paths)
+    for key, own in videos.items():
+        paths = [os.path.abspath(str(source.path)) for source, _ in own]
+        is_video = isinstance(key, Source)
+        video = sleap_io.Video(paths[0], open_backend=False) if is_video else sleap_io.Video.from_filename(paths)
         for index, (_, record) in enumerate(own):
             instances = []
             for person in record["people"]:
-                keypoints, number = person["keypoints"], person.get("id")
-                points = np.where(keypoints[:, 2:] > 0, keypoints[:, :2], np.nan)
-                if number is not None:
-                    tracks.setdefault(number, sleap_io.Track(name=str(number)))
-                instances.append(sleap_io.Instance.from_numpy(points, skeleton=shape, track=tracks.get(number)))
+                points = np.where(person["keypoints"][:, 2:] > 0, person["keypoints"][:, :2], np.nan)
+                number = person.get("id")
+                track = None if number is None else tracks.setdefault(number, sleap_io.Track(name=str(number)))
+                instances.append(sleap_io.Instance.from_numpy(points, skeleton=shape, track=track))
             place = record.get("frame", index)
             frames.append(sleap_io.LabeledFrame(video=video, frame_idx=place, instances=instances))
     labels = sleap_io.Labels(frames, skeletons=[shape])

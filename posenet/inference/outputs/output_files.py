@@ -227,7 +227,6 @@ def write_drawing(path: Path) -> Iterator[Show]:
             if video is None:
                 from posenet.inference.media.video import VideoWriter  # needs PyAV
 
-                path.parent.mkdir(parents=True, exist_ok=True)
                 temporary = stack.enter_context(atomic_replacement(resolve_link(path), path.suffix))
                 video = VideoWriter(temporary, drawing.shape[:2], frame.rate, aspect=frame.aspect)
                 stack.enter_context(contextlib.closing(video))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,14 +41,13 @@ def exchange_axes(content: Document) -> None:
     "change, code",
     [
         (scaled(sizes=0.95), "outside"),
-        (scaled(sizes=0.75), "outside"),
         (scaled(keypoints=0.75), "box-elsewhere"),
         (scaled(boxes=0.75), "box-elsewhere"),
         (exchange_axes, "outside"),
         (write_boxes(lambda x, y, w, h: [x + w / 2, y + h / 2, w, h]), "box-elsewhere"),
         (each("images", lambda i: i.update(width=i["height"], height=i["width"])), "outside"),
     ],
-    ids=["95 %", "75 %", "keypoints", "boxes", "axes", "centres", "sizes"],
+    ids=["95 %", "keypoints", "boxes", "axes", "centres", "sizes"],
 )
 def test_real_annotations_in_another_frame_contradict_themselves(
     real: Document, tmp_path: Path, change: Change, code: str
@@ -115,3 +115,20 @@ def test_people_beyond_the_limit_of_coco_are_named() -> None:
     people = [person(number, 1, (number, 20, 50, 60)) for number in range(21)]
     assert found(read(document([1, 2], people)))["many-people"] == ("warning", [f"{1:012d}.jpg"])
     assert not found(read(document([1, 2], people[:20])))
+
+
+def test_pairs_that_the_names_contradict_and_people_with_exchanged_sides_are_named() -> None:
+    def sides(number: int) -> Document:
+        entry = person(number, 1, (number, 20, 50, 60))
+        points = np.reshape(entry["keypoints"], (17, 3))
+        points[1::2, 0], points[2::2, 0] = number + 40, number + 5
+        if number == 7:
+            points[[5, 6]] = points[[6, 5]]
+        return entry | {"keypoints": points.ravel().tolist()}
+
+    content = document([1], [sides(number) for number in range(1, 31)])
+    codes = found(read(content, skeleton=COCO))
+    assert codes["swapped-here"][1] == ["7 (left_shoulder, right_shoulder)"] and "flip-pairs" not in codes
+    pairs = tuple(pair for pair in COCO.left_right if "left_ear" not in pair)
+    other = replace(COCO, left_right=pairs, parts=(), layout={}, drawn=())
+    assert found(read(content, skeleton=other))["flip-pairs"][1] == ["left_ear", "right_ear"]

@@ -247,10 +247,3 @@ def test_an_export_without_images_or_keypoints_is_refused(tmp_path: Path) -> Non
     change(path, lambda tasks: [task.update(annotations=[]) for task in tasks])
     with pytest.raises(DataError, match="submit"):
         read_annotations(path)
-
-
-def test_splits_are_for_yolo_pose_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path, _ = export(tmp_path)
-    words = ["import", str(path), "--output", str(tmp_path / "b.json"), "--split", "train", "val"]
-    assert run_tool("annotations", words) == 2
-    assert "leave out --split" in capsys.readouterr().err

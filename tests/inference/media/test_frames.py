@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from pathlib import Path
 
@@ -211,3 +212,15 @@ def test_videos_need_pyav_and_images_do_not(tmp_path: Path, monkeypatch: pytest.
     assert len(list(read_frames(tmp_path / "b.png"))) == 1
     with pytest.raises(ConfigError, match=r"PyAV.*simplepose\[video\]"):
         list(read_frames(tmp_path / "clip.mp4"))
+
+
+def test_a_frame_that_cannot_be_used_does_not_end_its_video(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_video(tmp_path / "a.mp4", count=4)
+    number = itertools.count()
+
+    def fail_once(*_: object) -> int:
+        return 1 // (next(number) != 1)
+
+    monkeypatch.setattr("posenet.inference.media.video._orientation_of", fail_once)
+    frames = list(read_frames(path))
+    assert [frame.number for frame in frames] == [0, None, 2, 3] and "frame 1 of" in str(frames[1].error)

@@ -179,47 +179,27 @@ def test_ids_are_numbers_only_where_no_two_images_have_the_same():
     assert ids == [*names[:4], 139, *names[5:], "139.mp4#3", "camera 2#3"]
 
 
-def person_at(*points):
-    """A person with these (x, y) as nose, right shoulder, left shoulder and so on, and 0.5 as every score."""
-    keypoints = np.zeros((18, 3), np.float32)
-    rows = [
-        COCO.index(name) for name in ("nose", "right_shoulder", "left_shoulder", "right_hip", "left_hip", "right_ankle")
-    ]
-    for row, point in zip(rows, points):
-        keypoints[row] = *point, 0.5
-    return Person(keypoints, 0.75)
-
-
-FIVE = ((20, 10), (10, 30), (30, 32), (12, 60), (28, 64))
-
-
-@pytest.fixture
-def photos(tmp_path):
-    """Images in folders, one of them stored on its side, and the frames that a predictor reads from them."""
-    folder = tmp_path / "photos"
-    noise = np.random.default_rng(0).integers(0, 256, (90, 70, 3)).astype(np.uint8)
-    for name in ("a/000001.jpg", "b/000001.jpg", "139.png"):
-        write_image(folder / name, noise)
-    (folder / "b" / "turned.jpg").write_bytes(with_orientation(encode(np.rot90(noise).copy()), 6))
-    sources = find_sources([str(folder)], recursive=True)
-    return folder, [Frame(source, read_image(source.path)) for source in sources]
-
-
-def write_coco_file(path, frames, people_of, skeleton=COCO):
-    sources = [frame.source for frame in frames]
-    with write_coco(path, sources, skeleton) as write:
-        for frame, people in zip(frames, people_of, strict=True):
-            write_result(write, Result(frame, people))
+def write_coco_file(path, results):
+    with write_coco(path, [result.frame.source for result in results], COCO) as write:
+        for result in results:
+            write_result(write, result)
     return json.loads(path.read_text())
 
 
-def test_a_coco_data_set_is_read_by_the_other_tools(photos, tmp_path):
-    """The linter accepts it, and the store builder builds it."""
-    folder, frames = photos
-    large = np.multiply(FIVE, (1.8, 1.3))
-    people_of = [[person_at(*large)], [], [person_at(*large), person_at(*(large + (14, 5)))], [person_at(*large)]]
+def test_a_coco_data_set_is_read_by_the_other_tools(tmp_path):
+    """The linter accepts it, and the store builder builds it. One of the images in folders is stored on its side."""
+    folder = tmp_path / "photos"
+    rng = np.random.default_rng(0)
+    noise = rng.integers(0, 256, (90, 70, 3)).astype(np.uint8)
+    for name in ("a/000001.jpg", "b/000001.jpg", "139.png"):
+        write_image(folder / name, noise)
+    (folder / "b" / "turned.jpg").write_bytes(with_orientation(encode(np.rot90(noise).copy()), 6))
+    results = []
+    for source, count in zip(find_sources([folder], recursive=True), (1, 0, 2, 1), strict=True):
+        people = [Person(rng.uniform(1, 69, (18, 3)), 0.75) for _ in range(count)]
+        results.append(Result(Frame(source, read_image(source.path)), people))
     path = tmp_path / "coco.json"
-    write_coco_file(path, frames, people_of)
+    write_coco_file(path, results)
     assert not read_annotation_file(path, folder=folder, opens_images=True).adjustments.contradictions
     build_store(folder, path, tmp_path / "a.h5", workers=1)
     with Store(tmp_path / "a.h5") as store:
@@ -234,5 +214,5 @@ def test_no_two_images_of_a_coco_data_set_have_the_same_file_name(tmp_path):
         path.touch()
     videos = [Source("video", path) for path in paths[:2]]
     frames = [*(Frame(video, GREY, 0, 0.0, 25.0) for video in videos), image_frame(paths[2])]
-    images = write_coco_file(tmp_path / "coco.json", frames, [[], [], []])["images"]
+    images = write_coco_file(tmp_path / "coco.json", list(map(Result, frames)))["images"]
     assert [image["file_name"] for image in images] == ["a-2/000000.jpg", "a-3/000000.jpg", "a/000000.jpg"]
