@@ -24,7 +24,7 @@ CHECKPOINT_HELP = "checkpoint of a run, a published one, or a name that posenet 
 PRECISIONS = ["auto", "off", "bf16", "fp16"]
 PUBLISHED = "simplepose"
 """The name of the published weights."""
-_INPUTS = ("inputs source checkpoint weights config annotations results images image_ids skeleton calibrate").split()
+_INPUTS = "inputs source checkpoint weights config annotations results images image_ids skeleton calibrate".split()
 """Names of the arguments that are paths of inputs."""
 
 
@@ -162,13 +162,7 @@ def read_image_ids(words: list[str] | None) -> set[int] | None:
 def add_network_options(
     parser: argparse.ArgumentParser, amp: str, checkpoint: str | None = None, backend: str = "auto"
 ) -> None:
-    """Add the options that name a network and say how to run it.
-
-    Args:
-        amp: default of ``--amp``.
-        checkpoint: default of ``--checkpoint``; without one it must be given.
-        backend: describes the default of ``--backend``.
-    """
+    """Add the options that name a network and say how to run it, with these defaults; ``backend`` describes one."""
     from posenet.inference.networks import BACKENDS
 
     group = parser.add_argument_group("network")

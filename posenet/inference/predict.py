@@ -247,7 +247,7 @@ def _find_inputs(inputs: Any, options: PredictionOptions) -> list[Source]:
         raise DataError("no input: the list of files is empty")
     for source in sources if options.resume else ():
         if source.kind == "camera" or (source.kind == "video" and source.url is not None):  # perhaps a live stream
-            raise ConfigError(f"resume=True needs inputs that can be read again, unlike {source.name}")
+            raise ConfigError(f"--resume needs inputs that can be read again, unlike {source.name}")
     kinds = {source.kind for source in sources}
     if "video" in kinds or (options.output and kinds & {"camera", "animation"}):
         require_pyav()

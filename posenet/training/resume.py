@@ -151,7 +151,7 @@ def find_checkpoint(folder: Path, resume: bool | str | Path, restarted: bool = F
     if found is None:
         if own.has_checkpoints():
             raise CheckpointError(
-                f"{folder} already contains a run; continue it with resume=True, or choose another folder with "
+                f"{folder} already contains a run; continue it with --resume, or choose another folder with "
                 "checkpoint.path=DIR"
             )
         return None

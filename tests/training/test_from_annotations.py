@@ -401,7 +401,7 @@ def test_what_cannot_be_prepared_is_refused_in_one_line() -> None:
         "missing.json": "missing.json does not exist; give a data.yaml",
         "coco/photos/1.jpg": "1.jpg is not a file of annotations; give a data.yaml",
         "other": "other has no file of annotations; give the file itself",
-        "empty.json": "no folder in . has the images of empty.json; name the folder with images=DIR",
+        "empty.json": "no folder in . has the images of empty.json; name the folder with --images DIR",
         "results.json": "results.json has results, not annotations",
         "text.json": "text.json has no annotations",
         "cvat.zip": "cvat.zip is not a file of annotations; unpack it, and give a file in it; CVAT exports one as COCO",
@@ -448,7 +448,7 @@ def test_wrong_folders_and_weights_are_refused_before_anything_is_built() -> Non
     }.items():
         refused(lambda: prepare(CHAIRS, f"train.weights={name}"), CheckpointError, message)
     pytest.importorskip("yaml", reason=NO_YAML)
-    refused(lambda: prepare("chairs", images="chairs/images"), DataError, "leave out images=DIR")
+    refused(lambda: prepare("chairs", images="chairs/images"), DataError, "leave out --images DIR")
     assert not list(Path("checkpoints").rglob("*.h5"))
 
 
@@ -668,7 +668,7 @@ def test_a_run_continues_with_the_file_it_began_with_alone(caplog: pytest.LogCap
 
 
 def test_arguments_that_do_not_belong_together_are_refused() -> None:
-    refused(lambda: train(resume="a.pth"), ConfigError, "continues in its folder; leave out resume")
+    refused(lambda: train(resume="a.pth"), ConfigError, "in its folder; leave out --resume")
     refused(lambda: posenet.train("tiny", images="photos"), ConfigError, "belong to annotations")
     refused(lambda: train(CHAIRS, "data.train=other.h5"), ConfigError, "data.train names other data than")
     table = json.dumps(["a", "b"])

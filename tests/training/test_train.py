@@ -126,7 +126,7 @@ def test_a_folder_with_a_run_is_neither_overwritten_nor_mixed_with_another(store
     for name, steps in (("one", 1), ("two", 2)):
         train_tiny(stores, tmp_path / name, max_steps=steps)
     before = (tmp_path / "two" / "last.pth").read_bytes()
-    with pytest.raises(CheckpointError, match="two already contains a run; continue it with resume=True"):
+    with pytest.raises(CheckpointError, match="two already contains a run; continue it with --resume"):
         train_tiny(stores, tmp_path / "two")
     with pytest.raises(CheckpointError, match="two contains another run than .*one.last.pth"):
         train_tiny(stores, tmp_path / "two", resume=tmp_path / "one")

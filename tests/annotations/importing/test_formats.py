@@ -187,11 +187,11 @@ def test_whole_body_has_133_keypoints_in_one_and_each_part_alone(tmp_path: Path)
 
 def test_a_part_is_for_whole_body_alone_and_a_split_for_yolo_pose(tmp_path: Path) -> None:
     aic = write(tmp_path / "aic", write_aic)
-    with pytest.raises(DataError, match="leave out part=NAME"):
+    with pytest.raises(DataError, match="leave out --part NAME"):
         read_annotations(write_coco(tmp_path, CONTENT), part="face")
-    with pytest.raises(DataError, match="leave out part=NAME"):
+    with pytest.raises(DataError, match="leave out --part NAME"):
         read_annotations(aic, part="face")
-    with pytest.raises(DataError, match="leave out split=NAME"):
+    with pytest.raises(DataError, match="leave out --split NAME"):
         read_annotations(aic, split="train")
 
 
