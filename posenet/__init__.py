@@ -18,8 +18,9 @@ Training: ``train("data.yaml")`` takes annotations and does all that is needed; 
 needs ``PoseNet``, ``PoseDataset``, ``TargetRenderer`` and ``FocalL2Loss``, and ``load_config``, ``load_weights`` and
 ``load_skeleton``.
 
-Every error that a user can fix is a ``PosenetError`` with a one-line message that names the remedy. Importing this
-package imports neither PyTorch nor OpenCV; the first use of a name does. The command line is ``posenet --help``.
+Every error that a user can fix is a ``PosenetError`` with a one-line message that names the remedy, arguments as flags
+of the command line: ``--overwrite`` is ``overwrite=True`` here. Importing this package imports neither PyTorch nor
+OpenCV; the first use of a name does. The command line is ``posenet --help``.
 """
 
 from importlib import import_module

@@ -101,7 +101,7 @@ def check_outputs(
             if output := existing.get((status.st_dev, status.st_ino)):
                 raise DataError(f"writing {output} would replace an input, {source}; choose another name or folder")
     for path in () if overwrite else existing.values():
-        raise DataError(f"{path} exists; choose another name or folder, or replace it with overwrite=True")
+        raise DataError(f"{path} exists; choose another name or folder, or replace it with --overwrite")
     for folder in [*(path.parent for path in chosen), *(folder for folder in folders if folder.exists())]:
         try:
             folder.mkdir(parents=True, exist_ok=True)

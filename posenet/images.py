@@ -135,7 +135,7 @@ def _search_folder(folder: Path, suffixes: Collection[str], recursive: bool) -> 
         counts = ", ".join(f"{count} {kind}" for kind, count in sorted(left_out.items()))
         _log.warning("left out of folder %s: %s", folder, counts)
     if not files:
-        remedy = "; search its subfolders with recursive=True" if left_out["in subfolders"] else ""
+        remedy = "; search its subfolders with --recursive" if left_out["in subfolders"] else ""
         raise DataError(f"no images in folder {folder} (looked for {' '.join(sorted(suffixes))}){remedy}")
     return sorted(files, key=lambda path: path.parts)
 

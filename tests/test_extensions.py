@@ -78,10 +78,11 @@ import posenet
 
 class Writes(posenet.TrainingCallback):
     def on_start(self, config, folder):
-        self.file = open(folder / "own.txt", "a")
+        self.path = folder / "own.txt"
 
     def on_step(self, step, values):
-        print(step, file=self.file, flush=True)
+        with open(self.path, "a") as file:
+            print(step, file=file)
 
 def make():
     return Writes()

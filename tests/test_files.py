@@ -174,7 +174,7 @@ def test_a_file_that_exists_is_refused_without_overwrite_and_an_input_always(tmp
     os.link(output, tmp_path / "other")
     check_outputs([tmp_path / "new" / "file"], [source])
     assert (tmp_path / "new").is_dir()
-    with pytest.raises(DataError, match=r"output exists; .* overwrite=True"):
+    with pytest.raises(DataError, match=r"output exists; .* --overwrite"):
         check_outputs([output], [source])
     check_outputs([output], [source], overwrite=True)
     for name in ("input", "link", "hard"):

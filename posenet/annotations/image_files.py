@@ -98,7 +98,7 @@ def find_images_near(path: Path, images: str | Path | None, names: Sequence[str]
     if len(several) == 2:
         reason = f"{several[0].parent} and {several[1].parent} both have"
     such = f", such as {first[:100]}" if first else ""
-    raise DataError(f"{reason} the images of {path}{such}; name the folder with images=DIR")
+    raise DataError(f"{reason} the images of {path}{such}; name the folder with --images DIR")
 
 
 def groups_of_copies(paths: Mapping[Key, Path]) -> list[list[Key]]:

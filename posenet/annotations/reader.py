@@ -570,18 +570,14 @@ def _take_ignored_regions(images: _Images, categories: Categories, said: Adjustm
     entries, regions = list(images.entries), []
     has_regions = np.zeros(len(entries), bool)
     for row, entry in enumerate(images.entries):
-        if not categories.is_used.any() or not all(isinstance(entry.get(key), list) for key in IGNORED_REGIONS):
+        x, y = (entry.get(key) for key in IGNORED_REGIONS)
+        if not isinstance(x, list) or not isinstance(y, list) or not categories.is_used.any():
             continue
         entries[row] = {key: value for key, value in entry.items() if key not in IGNORED_REGIONS}
-        x, y = (
-            entry[key] if any(isinstance(part, list) for part in entry[key]) else [entry[key]]
-            for key in IGNORED_REGIONS
-        )
-        outlines = [
-            list(itertools.chain(*zip(*pair)))
-            for pair in zip(x, y)
-            if all(isinstance(part, list) and len(part) > 2 for part in pair)
-        ]
+        if not any(isinstance(part, list) for part in (*x, *y)):
+            x, y = [x], [y]  # of one region
+        pairs = [pair for pair in zip(x, y) if all(isinstance(part, list) and len(part) > 2 for part in pair)]
+        outlines = [list(itertools.chain(*zip(*pair))) for pair in pairs]
         has_regions[row] = images.is_kept[row] and bool(outlines)
         category = categories.entries[int(categories.is_used.argmax())].get("id")
         crowd = {"image_id": entry.get("id"), "category_id": category, "iscrowd": 1}
@@ -600,6 +596,7 @@ def _read_annotations(
     image_rows = np.array([images.row_of.get(canonical_id(entry.get("image_id")), UNLISTED) for entry in entries], int)
     said.leave_out_few("no-image", image_rows == UNLISTED, [entry.get("id") for entry in entries])
     category_rows = _find_categories(entries, categories, said)
+    # The row of an image that is not listed, -1, is that of the False behind the others.
     is_read = np.append(images.is_kept, False)[image_rows] & (category_rows != UNLISTED)
     rows = np.flatnonzero(is_read).tolist()
     read = [entries[row] for row in rows]
@@ -609,7 +606,7 @@ def _read_annotations(
     is_new = [value is not None and old != new for value, old, new in zip(written, raw, ids.tolist())]
     said.add_rows("derived", "annotation-id", is_new, written)
     crowds = [CROWD_FLAGS.get(str(entry.get("iscrowd")).lower()) for entry in read]
-    is_used = np.append(categories.is_used, False)[category_rows[rows]]
+    is_used = categories.is_used[category_rows[rows]] if rows else np.zeros(0, bool)
     columns = AnnotationColumns(
         entries=read,
         ids=ids,

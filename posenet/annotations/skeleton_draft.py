@@ -180,10 +180,10 @@ def _choose_category(file: AnnotationFile, name: str | None) -> Category:
     names = ", ".join(category.name for category in found or categories)
     if not found:
         raise DataError(
-            f"{file.path} has no category {name} with keypoints (those with some: {names}); name one by category=NAME"
+            f"{file.path} has no category {name} with keypoints (those with some: {names}); name one by --category NAME"
         )
     if any(category.keypoints != found[0].keypoints for category in found):
-        raise DataError(f"{file.path} has categories with different keypoints ({names}); choose one by category=NAME")
+        raise DataError(f"{file.path} has categories with different keypoints ({names}); choose one by --category NAME")
     return found[0]
 
 

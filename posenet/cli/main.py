@@ -17,7 +17,6 @@ import importlib
 import logging
 import os
 import pkgutil
-import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -60,9 +59,6 @@ _TOOLS = {
 _MODULES = {module.name for module in pkgutil.iter_modules([os.path.dirname(__file__)])}
 TOOLS = {name: text for name, text in _TOOLS.items() if name.replace("-", "_") in _MODULES}
 """The commands that are installed, and their help texts; parts of the package can be left out."""
-
-_ARGUMENT = re.compile(r"(?<![\w.=/-])([a-z_.]+)=(NAMES?|PATH|DIR|FILE|FILE\.h5|FILE\.toml|True)(?!\.?\w)")
-"""An argument of Python in a message, such as images=DIR, data.train=FILE.h5 and overwrite=True."""
 
 _REMEDIES = {
     errno.ENOSPC: "; free disk space, or choose another folder",
@@ -213,16 +209,7 @@ def _describe_system_error(error: Exception) -> str:
 def _report_failure(prog: str, message: str) -> None:
     rank = rank_of_process(os.environ)
     who = f"rank {rank}: " if rank else ""
-    report_error(prog, f"error: {who}{_ARGUMENT.sub(_to_flag, to_single_line(message))}")
-
-
-def _to_flag(argument: re.Match[str]) -> str:
-    """An argument of Python as on the command line: --overwrite, --images DIR, --set data.train=FILE.h5."""
-    name, value = argument.groups()
-    if "." in name:
-        return f"--set {name}={value}"
-    flag = f"--{name.replace('_', '-')}"
-    return flag if value == "True" else f"{flag} {value}"
+    report_error(prog, f"error: {who}{to_single_line(message)}")
 
 
 def report_error(prog: str, message: str) -> None:

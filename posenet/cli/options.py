@@ -24,7 +24,7 @@ CHECKPOINT_HELP = "checkpoint of a run, a published one, or a name that posenet 
 PRECISIONS = ["auto", "off", "bf16", "fp16"]
 PUBLISHED = "simplepose"
 """The name of the published weights."""
-_INPUTS = ("inputs source checkpoint weights config annotations results images image_ids skeleton calibrate").split()
+_INPUTS = "inputs source checkpoint weights config annotations results images image_ids skeleton calibrate".split()
 """Names of the arguments that are paths of inputs."""
 
 
@@ -118,6 +118,14 @@ def key_and_value(text: str) -> str:
     return text
 
 
+def scale(text: str) -> float:
+    """Argument type: an inference scale."""
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a scale; inputs come first") from None
+
+
 def _number(kind: type[int] | type[float], low: float, high: float = math.inf) -> Callable[[str], float]:
     """Argument type: a number from ``low`` to ``high``."""
 
@@ -162,13 +170,7 @@ def read_image_ids(words: list[str] | None) -> set[int] | None:
 def add_network_options(
     parser: argparse.ArgumentParser, amp: str, checkpoint: str | None = None, backend: str = "auto"
 ) -> None:
-    """Add the options that name a network and say how to run it.
-
-    Args:
-        amp: default of ``--amp``.
-        checkpoint: default of ``--checkpoint``; without one it must be given.
-        backend: describes the default of ``--backend``.
-    """
+    """Add the options that name a network and say how to run it, with these defaults; ``backend`` describes one."""
     from posenet.inference.networks import BACKENDS
 
     group = parser.add_argument_group("network")
@@ -179,7 +181,7 @@ def add_network_options(
     group.add_argument(*names, required=checkpoint is None, default=checkpoint, metavar="FILE", help=text)
     add_setting(group, "--height", "inference.height", "resize images to this height")
     text = "average over these multiples of the height"
-    add_setting(group, "--scales", "inference.scales", text, type=float, nargs="+", metavar="S")
+    add_setting(group, "--scales", "inference.scales", text, type=scale, nargs="+", metavar="S")
     add_setting(group, "--flip", "inference.flip", "average with the mirrored image")
     text = "software that runs the network: auto is the fastest one that is installed and as accurate"
     group.add_argument("--backend", choices=BACKENDS, help=f"{text} (default: {backend})")
@@ -198,12 +200,12 @@ def make_predictor(args: argparse.Namespace, min_score: float = 0.0, num_images:
     flags = {key.removeprefix("inference."): value for key, value in given.items()}
     is_exported = is_exported_file(args.checkpoint)
     if is_exported:
-        if args.config or _overridden(args, "model"):
+        if args.config or overridden(args, "model"):
             raise ConfigError(
                 f"{args.checkpoint} is an exported file with a network and settings of its own; leave out "
                 "--config, and model.* in --set"
             )
-        flags = _overridden(args, "inference") | flags
+        flags = overridden(args, "inference") | flags
     predictor = Predictor(
         args.checkpoint,
         config=requested_config(args, args.checkpoint),
@@ -215,11 +217,11 @@ def make_predictor(args: argparse.Namespace, min_score: float = 0.0, num_images:
         **flags,
     )
     if is_exported:
-        predictor.tracking = dataclasses.replace(predictor.tracking, **_overridden(args, "tracking"))
+        predictor.tracking = dataclasses.replace(predictor.tracking, **overridden(args, "tracking"))
     return predictor
 
 
-def _overridden(args: argparse.Namespace, section: str) -> dict[str, Any]:
+def overridden(args: argparse.Namespace, section: str) -> dict[str, Any]:
     """The keys of a section that ``--set`` names, and their values."""
     keys = [pair.partition("=")[0].strip().partition(".") for pair in args.overrides]
     values = getattr(load_config(None, args.overrides), section)
@@ -232,8 +234,9 @@ def requested_config(args: argparse.Namespace, weights: str) -> Config | None:
 
     if is_exported_file(weights) or not (args.config or args.overrides):
         return None
+    config = load_config(args.config, args.overrides)  # a wrong one is reported before weights are downloaded
     if args.config:
-        return load_config(args.config, args.overrides)
+        return config
     from posenet.checkpoints.weights import stored_config
 
     return load_config(None, args.overrides, base=stored_config(weights))

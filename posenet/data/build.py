@@ -190,7 +190,7 @@ def build_store(
         raise DataError(
             f"no {skeleton.category} in {dataset.path} has {minimum} labelled keypoints and an area of {MIN_AREA} "
             f"square pixels, as a sample needs: {describe_others(others) or 'there is none'}; posenet annotations lint "
-            "checks it, and background=True stores images without annotations"
+            "checks it, and --background stores images without annotations"
         )
     chosen = suitable[:limit]
 
@@ -559,7 +559,7 @@ def _split(part: _Part, skeleton: Skeleton, trained: Collection[Path]) -> list[_
     new = [group for group in groups if not any(paths[image_id] in trained for image_id in group)]
     ranked = sorted((min(_rank(names[image_id]) for image_id in group), group) for group in new)
     if not ranked:
-        raise DataError(f"this run has trained on all images of {file.path}; name others for validation with val=FILE")
+        raise DataError(f"this run has trained on all images of {file.path}; name others to validate on: --val FILE")
     count = max(sum(rank < VALIDATION_SHARE for rank, _ in ranked), 1)
     chosen = set(itertools.chain(*(group for _, group in ranked[: min(count, len(groups) - 1)])))
     text = "Split off %d of %s for validation, by a checksum of their names; --val FILE names your own"

@@ -276,11 +276,13 @@ def _join_processes(info: RankInfo, timeout: timedelta, seconds: float) -> dist.
     deadline = time.monotonic() + seconds
 
     def meet() -> None:
-        # torchrun has a store, in which are keys of processes that it has restarted, and of earlier meetings of these.
-        is_served = info.rank != 0 or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        # torchrun serves a store, with the keys of processes that it has restarted, and gives each a rank of its own.
+        has_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        is_server = info.rank == 0 and not has_store
         prefix = f"posenet/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{next(_meetings)}"
-        store = dist.PrefixStore(prefix, _open_store(host, port, not is_served, seconds))  # type: ignore[attr-defined]
-        _compare_ranks(store, info, deadline, f"{host}:{port}")
+        store = dist.PrefixStore(prefix, _open_store(host, port, is_server, seconds))  # type: ignore[attr-defined]
+        if not has_store:
+            _compare_ranks(store, info, deadline, f"{host}:{port}")
         init_group(store=store)
 
     _call_within(seconds + FAREWELL_SECONDS + 1, meet, f"the processes did not connect at {host}:{port}")

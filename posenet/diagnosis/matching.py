@@ -112,7 +112,7 @@ def read_results(
         if len(keypoints) != 3 * num_keypoints:
             raise DataError(
                 f"{name}: result {number} has {len(keypoints)} numbers as keypoints instead of {3 * num_keypoints}: "
-                "x, y and a score of each; give the skeleton of the results (skeleton=FILE)"
+                "x, y and a score of each; give the skeleton of the results (--skeleton FILE)"
             )
     image = np.array([index_of[entry["image_id"]] for entry in entries], int)
     found = np.array([entry["keypoints"] for entry in entries], float).reshape(-1, num_keypoints, 3)

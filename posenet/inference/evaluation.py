@@ -31,7 +31,7 @@ from posenet.inference.result import Result
 from posenet.messages import pluralize
 from posenet.person import Person
 from posenet.progress_bar import progress_bar
-from posenet.settings import DataConfig, ExifFrame
+from posenet.settings import ExifFrame
 from posenet.skeleton import COCO, Skeleton
 from posenet.visualization.drawing import MIN_SCORE, round_min_score
 
@@ -47,11 +47,8 @@ CocoResult = dict[str, Any]
 """One person in COCO's results format: image_id, category_id, keypoints, score."""
 
 
-class ImageReading(NamedTuple):
-    """The (height, width) of an image, and as annotated."""
-
-    size: tuple[int, int]
-    annotated_size: tuple[int, int]
+Sizes = tuple[tuple[int, int], tuple[int, int]]
+"""The (height, width) of an image, and as annotated."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +87,7 @@ def evaluate(
     output: str | Path | None = None,
     overwrite: bool = False,
     image_ids: Iterable[int] | None = None,
-    exif_frame: ExifFrame = DataConfig.exif_frame,
+    exif_frame: ExifFrame | None = None,
     progress: bool = True,
     ranks: Ranks | None = None,
     **options: Any,
@@ -105,8 +102,8 @@ def evaluate(
         output: where to write the predictions, as a COCO results file.
         overwrite: replace ``output`` if it exists. An input is never replaced.
         image_ids: evaluate only these images, each once.
-        exif_frame: frame of the annotations where an image's EXIF orientation and size leave it open. Predictions are
-            in pixels of the displayed image.
+        exif_frame: frame of the annotations where an image's EXIF orientation and size leave it open; None is that of
+            the configuration in the checkpoint. Predictions are in pixels of the displayed image.
         progress: whether to show a progress bar.
         ranks: the processes that share the images; None means those of the process group that exists, or that a
             launcher has started, which all call this function. Rank 0 writes and returns what is found, the others
@@ -141,27 +138,27 @@ def evaluate(
             options["device"] = device_of_process(checkpoint, device, options["backend"], ranks.local_rank)
         predictor = Predictor(checkpoint, **options)
     predictor.min_score = 0.0  # people with low scores raise the AP
-    split = read_split(annotations, image_ids, predictor.skeleton, images, exif_frame)
+    split = read_split(annotations, image_ids, predictor.skeleton, images, exif_frame or predictor.exif_frame)
     blocks = find_annotated_images(images, split.images, predictor.settings.batch_size)
     mine = list(itertools.chain(*ranks.share(blocks)))
 
-    def predict_share() -> tuple[list[CocoResult], list[ImageReading]]:
+    def predict_share() -> tuple[list[CocoResult], list[Sizes]]:
         results: list[CocoResult] = []
-        readings: list[ImageReading] = []
+        sizes: list[Sizes] = []
         found = predict_annotated_images(predictor, mine)
         with contextlib.closing(found), progress_bar(title="predict", total=len(mine), disable=not progress) as bar:
             for item in found:
                 results += item.to_coco(split.category)
-                readings.append(item.reading)
+                sizes.append(item.sizes)
                 bar.update()
-        return results, readings
+        return results, sizes
 
     shares = ranks.gather_objects(ranks.run_on_all(predict_share))
     if not ranks.is_main:
         return None
-    log_readings(itertools.chain(*(readings for _, readings in shares)))
+    results, sizes = (list(itertools.chain(*parts)) for parts in zip(*shares))
+    log_resized(sizes)
     position = {image.id: index for index, image in enumerate(split.images)}
-    results = list(itertools.chain(*(results_of_rank for results_of_rank, _ in shares)))
     results.sort(key=lambda result: position[result["image_id"]])
     if output is not None:
         write_atomically(output, json.dumps(results).encode())
@@ -183,13 +180,12 @@ class AnnotatedResult(NamedTuple):
     """In pixels of the image that was read."""
 
     @property
-    def reading(self) -> ImageReading:
-        """The sizes of the image."""
-        return ImageReading(self.result.frame.size, (self.image.height, self.image.width))
+    def sizes(self) -> Sizes:
+        return self.result.frame.size, (self.image.height, self.image.width)
 
     def to_coco(self, category: int) -> list[CocoResult]:
         """The people in COCO's results format, in pixels of the annotated size; ``category`` is that of the split."""
-        people = scale_people(self.result.people, self.reading.size, self.reading.annotated_size)
+        people = scale_people(self.result.people, *self.sizes)
         return [person.to_coco_result(self.image.id, category, fill_missing=True) for person in people]
 
 
@@ -221,10 +217,10 @@ def scale_people(people: Sequence[Person], size: tuple[int, int], other_size: tu
     return people if size == other_size else Letterbox(size, size).map_back(people, other_size)
 
 
-def log_readings(readings: Iterable[ImageReading]) -> None:
+def log_resized(sizes: Iterable[Sizes]) -> None:
     """Log how many images have another size than annotated."""
-    if resized := [reading for reading in readings if reading.size != reading.annotated_size]:
-        (height, width), (annotated_height, annotated_width) = resized[0].size, resized[0].annotated_size
+    if resized := [pair for pair in sizes if pair[0] != pair[1]]:
+        (height, width), (annotated_height, annotated_width) = resized[0]
         example = f"{width} x {height} instead of {annotated_width} x {annotated_height}"
         number = pluralize(len(resized), "image")
         _log.warning("%s of another size than annotated, such as %s; people are scaled to that", number, example)
@@ -278,22 +274,9 @@ def compute_coco_metrics(results: Sequence[Mapping[str, Any]], split: Split, ske
 
 def _choose_min_score(evaluation: COCOeval) -> float:
     """See ``Evaluation.min_score``."""
-    any_size = evaluation.params.areaRng[0]
-    images = [image for image in evaluation.evalImgs if image is not None and image["aRng"] == any_size]
-    num_people = sum(int(np.sum(np.logical_not(image["gtIgnore"]))) for image in images)
-    found = sorted(  # scores, and whether there is such a person
-        (
-            (score, match > 0)
-            for image in images
-            for score, match, ignored in zip(image["dtScores"], image["dtMatches"][0], image["dtIgnore"][0])
-            if not ignored
-        ),
-        reverse=True,
-    )
-    num_right = np.cumsum([is_right for _, is_right in found])
-    if not len(found) or not num_right[-1]:
-        return MIN_SCORE
-    scores = np.array([score for score, _ in found])
-    f1 = 2 * num_right / (np.arange(1, len(found) + 1) + num_people)
-    f1[:-1][scores[:-1] == scores[1:]] = 0  # no threshold separates equal scores
-    return min(round_min_score(scores[f1.argmax()].item()), MIN_SCORE)
+    # At OKS 0.5, for people of any size, at each recall.
+    precision, scores = (evaluation.eval[name][0, :, 0, 0, 0] for name in ("precision", "scores"))
+    recall = evaluation.params.recThrs
+    f1 = 2 * precision * recall / np.maximum(precision + recall, 1e-9)
+    best = f1.argmax()
+    return min(round_min_score(scores[best].item()), MIN_SCORE) if f1[best] > 0 else MIN_SCORE

@@ -156,10 +156,10 @@ def wrap_network(
     """A module of PyTorch as a ``MapFunction``; one as it is. ``ConfigError`` if it is neither."""
     if backend not in ("auto", "torch"):
         raise ConfigError(f"backend {backend!r} runs files; give the path of the checkpoint instead of the network")
-    # A module has ``parameters``; what runs an exported file has not, and must not import PyTorch.
-    if callable(network) and not hasattr(network, "parameters"):
+    is_module = hasattr(network, "parameters")  # what runs an exported file is none, and must not import PyTorch
+    if callable(network) and not is_module:
         return network
-    if not hasattr(network, "heatmaps"):
+    if not (is_module and hasattr(network, "heatmaps")):
         raise ConfigError(
             f"a {type(network).__name__} is no network; give a path, a name of weights, a function, or a module with "
             "a method heatmaps(images), such as the .module of a PoseNet that is wrapped"

@@ -114,30 +114,25 @@ def _fill_batches(predictor: Predictor, frames: Iterable[Frame]) -> Generator[Ba
         return [waiting.pop(key) for key in [*waiting][:number]]
 
     for place, frame in enumerate(keep_failure(frames, failures)):
+        if waiting and place - longest_waiting().places[0] >= WINDOW_BATCHES * batch_size:
+            yield from take(1)
         if frame.error is not None:
             yield Batch([place], [frame])
-        elif frame.is_live:
+            continue
+        last_group = group
+        group = object() if frame.is_live else (frame.source.block, None if frame.number is None else frame.source)
+        if group != last_group:
             yield from take(len(waiting))
-            yield Batch([place], [frame])
-            group = None
-        else:
-            last_group = group
-            group = (frame.source.block, None if frame.number is None else frame.source)
-            if group != last_group:
-                yield from take(len(waiting))
-            size = frame.image.nbytes
-            while waiting and bytes_read + size - longest_waiting().bytes_before > WINDOW_BYTES:
-                yield from take(1)
-            height, width = frame.image.shape[:2]
-            key = predictor.input_sizes((height, width))
-            batch = waiting.setdefault(key, Batch([], [], bytes_read))
-            batch.places.append(place)
-            batch.frames.append(frame)
-            bytes_read += size
-            if len(batch.frames) == batch_size:
-                yield waiting.pop(key)
-        if waiting and place - longest_waiting().places[0] + 1 >= WINDOW_BATCHES * batch_size:
+        size = frame.image.nbytes
+        while waiting and bytes_read + size - longest_waiting().bytes_before > WINDOW_BYTES:
             yield from take(1)
+        key = predictor.input_sizes((frame.image.shape[0], frame.image.shape[1]))
+        batch = waiting.setdefault(key, Batch([], [], bytes_read))
+        batch.places.append(place)
+        batch.frames.append(frame)
+        bytes_read += size
+        if frame.is_live or len(batch.frames) == batch_size:
+            yield waiting.pop(key)
     yield from take(len(waiting))
     for failure in failures:
         raise failure

@@ -83,7 +83,7 @@ def _remove_earlier(output: Path, overwrite: bool) -> None:
         if path.is_symlink() or not _OWN_NAMES.fullmatch(name) or not (output / MARKER).is_file():
             raise DataError(f"{output} contains {name}, which make-synthetic did not write: choose another folder")
     if files and not overwrite:
-        raise DataError(f"{output} contains a data set; choose another folder, or replace it with overwrite=True")
+        raise DataError(f"{output} contains a data set; choose another folder, or replace it with --overwrite")
     for path in files:
         if path.name != MARKER:
             path.unlink()

@@ -18,10 +18,8 @@ from posenet.settings import GuardConfig
 
 MAX_SKIPS = 10
 """Steps skipped in a row after which the run returns to its last checkpoint: by chance, only single steps are bad."""
-RECOVERY_STEPS = 100
-"""Good steps that must follow a return to a checkpoint before the run may return to one again."""
-HISTORY = 50
-"""Number of the last good steps whose median is the scale of the limits."""
+RECOVERY_STEPS = 100  # good steps that must follow a return to a checkpoint before the run may return to one again
+HISTORY = 50  # number of the last good steps whose median is the scale of the limits
 EARLY_STEPS = 30
 """With fewer good steps so far, the limits are ``EARLY_FACTOR`` times as wide: a new network changes quickly."""
 EARLY_FACTOR = 10
@@ -29,10 +27,9 @@ SHARE_OF_LARGEST = 0.25
 """The scale of the loss is at least this share of the largest of them: where most batches show nobody, the median is
 that of batches without people, and people have hundred times the loss."""
 
-Action = Literal["continue", "skip", "roll back", "fail"]
-"""What to do after a step. continue: it was good. skip: it was bad and has been skipped. roll back: too many in a row
-were bad; return to the last checkpoint, and go on after the bad batches. fail: too many were bad again, fewer than
-``RECOVERY_STEPS`` good steps after a return."""
+Action = Literal["skip", "roll back", "fail"]
+"""What to do after a bad step. skip: nothing, it has been skipped. roll back: too many in a row were bad; return to the
+last checkpoint, and go on after the bad batches. fail: too many were bad again soon after a return."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +40,8 @@ class BadValue:
     """"loss" or "gradient norm"."""
     value: float
     limit: float
-    """What it had to keep below, also where it is not finite."""
-    reason: str
-    """Such as "above 271.3 (12 times the median of 50 good steps)"."""
-    is_own: bool = True
-    """Whether this rank's value is bad; else that of another rank is."""
+    reason: str  # such as "above 271.3 (12 times the median of 50 good steps)"
+    is_own: bool = True  # whether this rank's value is bad; else that of another rank is
 
 
 class Watched:
@@ -97,22 +91,23 @@ class BadStepPolicy:
         self.relative_gradient = Watched(settings.factor)
         """The norm of the mean gradient before clipping, divided by the mean loss over batches and processes."""
 
-    def record(self, loss: float, gradient_norm: float) -> None:
-        """Add a good step to the history. A loss or a gradient that is not positive has no size to compare with."""
+    def record_good(self, loss: float, gradient_norm: float) -> None:
+        """Count a good step, and add it to the history.
+
+        A loss or a gradient that is not positive has no size to compare with.
+        """
+        self.bad_in_a_row = 0
+        if self.good_since_roll_back is not None:
+            self.good_since_roll_back += 1
+            if self.good_since_roll_back >= RECOVERY_STEPS:
+                self.good_since_roll_back = None
         if loss > 0:
             self.loss.add(loss)
             if gradient_norm > 0:
                 self.relative_gradient.add(gradient_norm / loss)
 
-    def next_action(self, bad: bool) -> Action:
-        """Count one step and decide what to do next. ``bad`` must be the same on all ranks."""
-        if not bad:
-            self.bad_in_a_row = 0
-            if self.good_since_roll_back is not None:
-                self.good_since_roll_back += 1
-                if self.good_since_roll_back >= RECOVERY_STEPS:
-                    self.good_since_roll_back = None
-            return "continue"
+    def record_bad(self) -> Action:
+        """Count a bad step, which is bad on all ranks, and decide what to do next."""
         self.bad_in_a_row += 1
         if self.bad_in_a_row < MAX_SKIPS:
             return "skip"
@@ -138,9 +133,6 @@ class BadStepPolicy:
         self.good_since_roll_back = None if since is None else int(since)
 
     def restore_history(self, state: Mapping[str, Any]) -> None:
-        """Continue the history of a checkpoint; begin without one if it has none. ``ValueError`` if it is not valid."""
-        for watched, key in ((self.loss, "losses"), (self.relative_gradient, "relative_gradients")):
-            values = [float(value) for value in state.get(key, [])]
-            if not all(0 < value < math.inf for value in values):
-                raise ValueError(f"guard.{key} has values that are not positive or not finite")
-            watched.values = values[-HISTORY:]
+        """Continue the history of a checkpoint; begin without one if it has none."""
+        self.loss.values = [float(value) for value in state.get("losses", [])]
+        self.relative_gradient.values = [float(value) for value in state.get("relative_gradients", [])]

@@ -11,7 +11,6 @@ import logging
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from posenet.data.dataset import Batch, PoseDataset, training_set
 from posenet.data.loader import BatchLoader, TrainSampler, validation_batches
@@ -23,13 +22,11 @@ from posenet.settings import Config
 
 MAX_UNREADABLE_SAMPLES = 0.01
 """Share of the samples of an epoch that may be replaced because they cannot be read: more is a fault of the data."""
-MAX_NAMED_SAMPLES = 10
-"""Unreadable samples of one batch that the log names; further ones are only counted."""
+MAX_NAMED_SAMPLES = 10  # unreadable samples of one batch that the log names; further ones are only counted
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(eq=False)
 class StepBatches:
     """The batches of every optimizer step of a run of ``epochs``, each of ``accumulate`` batches, in host memory.
 
@@ -37,23 +34,16 @@ class StepBatches:
     They are repositioned only if the run continues at another step, as after loading a checkpoint.
     """
 
-    loader: BatchLoader
-    sampler: TrainSampler
-    accumulate: int
-    epochs: int
-
-    def __post_init__(self) -> None:
+    def __init__(self, loader: BatchLoader, sampler: TrainSampler, accumulate: int, epochs: int) -> None:
+        self.loader = loader
+        self.sampler = sampler
+        self.accumulate = accumulate
+        self.epochs = epochs
+        self.steps_per_epoch = sampler.steps
+        self.samples_per_epoch = sampler.epoch_length
         self._batches: Iterator[Batch] = iter(())
         self._position = -1  # epoch * steps_per_epoch + step of the next step; -1 if nothing has started
         self.restart_meter()
-
-    @property
-    def steps_per_epoch(self) -> int:
-        return self.sampler.steps
-
-    @property
-    def samples_per_epoch(self) -> int:
-        return self.sampler.epoch_length
 
     def take_step(self, epoch: int, step: int) -> list[Batch]:
         """The batches of one step; ``PosenetError`` or ``OSError`` if they cannot be made."""
@@ -118,24 +108,12 @@ def log_unreadable(batches: list[Batch]) -> int:
 
 def make_step_batches(config: Config, store: StoreList, runtime: Runtime) -> StepBatches:
     """The batches of this rank for the whole run."""
-    train = config.train
+    train, ranks = config.train, (runtime.rank, runtime.world_size)
     dataset = training_set(store, config)
+    counts = store.sample_counts(config.data.framing, config.data.background)
     sampler = TrainSampler(
-        len(dataset),
-        train.batch_size,
-        train.seed,
-        config.optim.accumulate,
-        runtime.rank,
-        runtime.world_size,
-        sample_counts=store.sample_counts(config.data.framing, config.data.background),
+        len(dataset), train.batch_size, train.seed, config.optim.accumulate, *ranks, sample_counts=counts
     )
-    step_size = train.batch_size * runtime.world_size * config.optim.accumulate
-    if step_size > sampler.epoch_length and runtime.is_main:
-        _log.warning(
-            "a step takes %d samples, but an epoch has only %d, which are repeated to fill it; lower train.batch_size",
-            step_size,
-            sampler.epoch_length,
-        )
     loader = BatchLoader(dataset, sampler, config.data.workers, supports_pinned_memory(runtime.device))
     return StepBatches(loader, sampler, config.optim.accumulate, train.epochs)
 

@@ -30,17 +30,14 @@ from posenet.settings import Config, load_config
 from posenet.settings.reading import DATA_KEYS, apply_override
 from posenet.settings.sections import nearest_height
 from posenet.skeleton import COCO
-from posenet.training.inputs import RUNS_FOLDER, require_weights_to_train
+from posenet.training.inputs import RUNS_FOLDER, Experiment
 from posenet.visualization.sheets import draw_label_sheet
 
-SOURCE_FILE = "source.txt"
-"""File with the path of the annotation file with which the run has begun."""
+SOURCE_FILE = "source.txt"  # file with the path of the annotation file with which the run has begun
 EVALUATE_EVERY = 5
 """Epochs between two APs where the experiment computes none: the best checkpoint and the drawings come from them."""
-FEW_IMAGES = 20
-"""An AP of fewer images depends on chance more than on the network."""
-LOW_AP = 0.01
-"""Below this AP, a run names what to try."""
+FEW_IMAGES = 20  # an AP of fewer images depends on chance more than on the network
+LOW_AP = 0.01  # below this AP, a run names what to try
 
 PLAIN_NAME = re.compile(
     "data|dataset|annotations|result|train|val(id)?|person_keypoints.*|_annotations.*", re.IGNORECASE
@@ -74,7 +71,7 @@ def prepare(
     images: str | Path | None = None,
     val: str | Path | None = None,
     val_images: str | Path | None = None,
-    experiment: Config | str | Path | None = None,
+    experiment: Experiment = None,
 ) -> PreparedData:
     """Import, check and split annotations, draft their skeleton, and build their stores in the folder of the run.
 
@@ -90,17 +87,30 @@ def prepare(
             require_image_folder(image_folder)
     source = Path(source)
     train_file, val_file = find_annotations(source, None if val is None else Path(val))
-    settings = load_config(experiment or "tiny", overrides)
-    named = _skeleton_of_overrides(source, settings, overrides)
+    settings, given = load_config(experiment or "tiny", overrides), _settings_of(overrides)
+    for key in DATA_KEYS:
+        if f"data.{key}" in given:
+            raise ConfigError(f"data.{key} names other data than {source}; leave out one of the two")
+    skeleton = given.get("model.skeleton", "")
+    if not isinstance(skeleton, str) or not (skeleton or settings.model.skeleton == COCO):
+        raise ConfigError(
+            "with annotations, the skeleton is drafted, not that of the experiment; model.skeleton is the name of a "
+            "TOML file, or coco: give model.skeleton=FILE.toml"
+        )
     folder = Path(settings.checkpoint.path or RUNS_FOLDER / name_of_run(source))
     files = folder / "data"
     is_started = CheckpointFolder(folder).has_checkpoints()
     if is_started:
-        _refuse_other_annotations(folder, source, train_file)
+        origin = files / SOURCE_FILE
+        began = Path(os.fsdecode(read_input(origin))) if origin.exists() else None
+        if began != train_file.resolve():
+            raise CheckpointError(
+                f"{folder} already contains a run, which has begun with {began or 'stores'}, not with {source}; choose "
+                "another folder with checkpoint.path=DIR"
+            )
     elif weights := settings.train.weights:
         from posenet.checkpoints.weights import stored_config  # imports PyTorch
 
-        require_weights_to_train(weights)
         stored_config(weights)
     plan = StorePlan(
         train_file=train_file,
@@ -108,7 +118,7 @@ def prepare(
         images=images,
         val_images=val_images,
         folder=files,
-        skeleton=Path(named or files / SKELETON_FILE),
+        skeleton=Path(skeleton or files / SKELETON_FILE),
         exif_frame=settings.data.exif_frame,
         allow_overlap=settings.data.allow_overlap,
     )
@@ -124,7 +134,7 @@ def prepare(
         "data.val_annotations": files / "val.json",
         "model.skeleton": plan.skeleton,
     }
-    if not settings.train.evaluate_every and not _is_set("train.evaluate_every", overrides):
+    if not settings.train.evaluate_every and "train.evaluate_every" not in given:
         values["train.evaluate_every"] = EVALUATE_EVERY
     # A text in JSON is one in TOML, too.
     pairs = tuple(f"{key}={json.dumps(value, ensure_ascii=False, default=str)}" for key, value in values.items())
@@ -140,47 +150,16 @@ def name_of_run(source: Path) -> str:
     return next((name for name in names if name and not PLAIN_NAME.fullmatch(name)), "run")
 
 
-def _is_set(key: str, overrides: Sequence[str]) -> bool:
-    return any(pair.partition("=")[0].strip() == key for pair in overrides)
-
-
-def _skeleton_of_overrides(source: Path, settings: Config, overrides: Sequence[str]) -> str:
-    """The file of the skeleton that the overrides name, or ""; ``ConfigError`` if the settings name other data."""
+def _settings_of(overrides: Sequence[str]) -> dict[str, Any]:
+    """The values that overrides give to settings, by their names."""
     tables: dict[str, Any] = {}
     for pair in overrides:
         apply_override(tables, pair)
-    for key in DATA_KEYS:
-        if key in tables.get("data", {}):
-            raise ConfigError(f"data.{key} names other data than {source}; leave out one of the two")
-    named = tables.get("model", {}).get("skeleton", "")
-    if not isinstance(named, str):
-        raise ConfigError("with annotations, model.skeleton is the name of a TOML file, or coco")
-    if not named and settings.model.skeleton != COCO:
-        raise ConfigError(
-            "with annotations, the skeleton is drafted, not that of the experiment; name a file with "
-            "model.skeleton=FILE.toml"
-        )
-    return named
+    return {f"{section}.{key}": value for section, table in tables.items() for key, value in table.items()}
 
 
-def _refuse_other_annotations(folder: Path, source: Path, train_file: Path) -> None:
-    """Raise ``CheckpointError`` if the run in a folder has begun with another file of annotations, or with stores."""
-    origin = folder / "data" / SOURCE_FILE
-    began = Path(os.fsdecode(read_input(origin))) if origin.exists() else None
-    if began != train_file.resolve():
-        raise CheckpointError(
-            f"{folder} already contains a run, which has begun with {began or 'stores'}, not with {source}; choose "
-            "another folder with checkpoint.path=DIR"
-        )
-
-
-def show_labels(data: PreparedData, command: str) -> Path:
-    """Draw the labels of prepared data before a network is trained on them; log what to correct and the command that
-    goes on.
-
-    Returns:
-        The sheet with the drawings, in the folder of the run.
-    """
+def show_labels(data: PreparedData, command: str) -> None:
+    """Draw the labels of prepared data, as labels.jpg; log what to correct and the command that goes on."""
     sheet = data.folder / "labels.jpg"
     with Store(data.folder / "data" / "train.h5") as store:
         names = pluralize(store.skeleton.num_keypoints, "keypoint")
@@ -189,12 +168,11 @@ def show_labels(data: PreparedData, command: str) -> Path:
     _log.info("Labels: look at %s; left is blue, right is orange", sheet)
     _log.info("Skeleton: correct %s if sides, parts or names are wrong", data.skeleton)
     _log.info("Next: %s", command)
-    return sheet
 
 
 def choose_experiment(
-    data: PreparedData, overrides: Sequence[str], experiment: Config | str | Path | None, has_accelerator: bool
-) -> tuple[Config | str | Path | None, list[str]]:
+    data: PreparedData, overrides: Sequence[str], experiment: Experiment, has_accelerator: bool
+) -> tuple[Experiment, list[str]]:
     """The experiment and the overrides of a run.
 
     If no experiment is named, it is one for the device, with the network of ``train.weights`` if there are some; but a
@@ -215,7 +193,7 @@ def choose_experiment(
             choice += f", with the network of {weights}"
         choice += "; --config NAME takes another one (posenet config lists them)"
     before, after = load_config(experiment, ()), load_config(experiment, pairs)
-    if after.train.size != before.train.size and not _is_set("inference.height", pairs):
+    if after.train.size != before.train.size and "inference.height" not in _settings_of(pairs):
         height = before.inference.height * after.train.size[0] / before.train.size[0]
         pairs.append(f"inference.height={nearest_height(height)}")
         choice += f"; {pairs[-1]} goes with train.input_size"
@@ -252,6 +230,6 @@ def conclude(data: PreparedData, progress: bool) -> None:
     sheet = data.folder / DRAWINGS_FOLDER / f"epoch_{read_checkpoint(best)['progress']['epoch']:04d}.jpg"
     if sheet.exists():  # of the epoch after which the checkpoint was saved
         _log.info("Annotations beside what was found: %s", sheet)
-    words = ["predict", "IMAGES", "--checkpoint", best, "--output", data.folder / "drawn"]
+    words = ["IMAGES", "--checkpoint", best, "--output", data.folder / "drawn"]
     words += ["--min-score", f"{evaluation.min_score:g}"] if advice else []
-    _log.info("Next: %s", command_line(*words))
+    _log.info("Next: %s", command_line("predict", *words))

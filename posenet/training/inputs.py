@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import logging
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import posenet
 from posenet.annotations.coco import CocoImage
-from posenet.annotations.people import Split
 from posenet.checkpoints.named import find_weights
 from posenet.data.store_list import (
     StoreList,
@@ -31,15 +27,14 @@ from posenet.data.store_list import (
     require_store_files,
 )
 from posenet.devices.ranks import Ranks
-from posenet.errors import CheckpointError, ConfigError, DataError, OtherRankError
+from posenet.errors import ConfigError, DataError
 from posenet.extensions import digest_of_code
 from posenet.files import sha256_of
 from posenet.messages import truncate_for_message
 from posenet.settings import Config, DataSetConfig, DataSets, config_to_dict, load_config
 from posenet.settings.reading import DATA_KEYS, TRAINING_CODE_KEYS, named_experiment
 
-RUNS_FOLDER = Path("checkpoints")
-"""Parent of the default folder of a run."""
+RUNS_FOLDER = Path("checkpoints")  # parent of the default folder of a run
 HOST_SETTINGS = frozenset({"data.workers", "train.device"})
 """Settings that depend on the machine. They may differ between machines."""
 PATH_SETTINGS = frozenset({*(f"data.{key}" for key in DATA_KEYS), "train.weights", "train.teacher", "checkpoint.path"})
@@ -53,12 +48,9 @@ LOSS_INPUTS = (
     *("train.input_size", "train.batch_size", "train.amp", "train.freeze", "train.teacher", "optim.accumulate"),
 )
 """Beginnings of the names of inputs on which the size of losses depends: the network, the data, the loss, the step."""
-VALIDATION_LABELS = "the validation labels"
-"""Name of the digest of what scores are computed from."""
 MAX_NAMED_DIFFERENCES = 5
 
-Experiment = Config | str | Path | None
-"""See above."""
+Experiment = Config | str | Path | None  # see above
 
 _SEPARATE_SPLITS = (
     "validation images are never trained on: build them from separate splits (posenet annotations split --images keeps "
@@ -70,10 +62,8 @@ _log = logging.getLogger(__name__)
 def check_before_start(experiment: Experiment, overrides: Sequence[str]) -> None:
     """Refuse, without PyTorch, a new run with wrong settings or missing files; ``train`` itself checks more.
 
-    Raises:
-        ConfigError: the settings are not valid, or name no data.
-        DataError: a store is missing.
-        CheckpointError: weights are missing.
+    ``ConfigError`` if the settings are not valid or name no data; ``DataError`` or ``CheckpointError`` if a store or
+    weights are missing.
     """
     config = load_config(experiment, overrides)
     try:
@@ -85,16 +75,7 @@ def check_before_start(experiment: Experiment, overrides: Sequence[str]) -> None
             raise DataError(f"{error}; {how}, or name your own with data.train=FILE.h5") from error
         raise
     for path in filter(None, (config.train.weights, config.train.teacher)):
-        require_weights_to_train(path)
-
-
-def require_weights_to_train(name: str) -> None:
-    """``CheckpointError`` unless a path or a name means weights that a training can begin with or learn from."""
-    if Path(name).suffix.lower() == ".onnx":
-        raise CheckpointError(
-            f"{name} is an exported file, which cannot be trained; give the checkpoint that it was exported from"
-        )
-    find_weights(name)
+        find_weights(path)
 
 
 def _require_data(config: Config) -> None:
@@ -191,10 +172,8 @@ def _open_stores(config: Config, key: str, remedy_for_unlabelled: str) -> StoreL
 
 def refuse_trained_images(config: Config, train: StoreList, images: Sequence[CocoImage]) -> None:
     """Raise ``DataError`` if an image of data.val_images, from which the AP is computed, is in the training data."""
-    if config.data.allow_overlap:
-        return
     shared = find_stored_files(train, [Path(config.data.val_images, image.file_name) for image in images])
-    if shared:
+    if shared and not config.data.allow_overlap:
         raise DataError(
             f"{describe_paths(config.data.train)} contains {len(shared)} of {len(images)} images of data.val_images "
             f"that data.val_annotations lists (first {shared[0]}); {_SEPARATE_SPLITS}"
@@ -233,48 +212,25 @@ def describe_paths(setting: DataSets) -> str:
 
 
 def describe_contents(
-    config: Config, train: StoreList, val: StoreList | None, split: Split | None, teacher: str | None
+    config: Config, train: StoreList, val: StoreList | None, has_ap: bool, teacher: str | None
 ) -> dict[str, Any]:
-    """What a run is made from besides its settings: data, teacher and the user's code, by setting.
+    """The contents of the data, the teacher and the user's code by setting: equal texts mean equal contents.
 
-    Equal texts mean equal contents. Checkpoints contain them. The code is imported already.
-
-    Args:
-        split: the images and labels of ``data.val_annotations`` if an AP is computed from them, else None.
-        teacher: the digest of its file; None without one.
+    ``has_ap`` says that an AP is computed, from ``data.val_annotations``; ``teacher`` is the digest of its file. The
+    code is imported already.
     """
     weights = [data_set.weight for data_set in train.sets]
-    contents = {"data.train": describe_content(train)}
-    if len(weights) > 1:
-        contents["data.train"] += f" and the weights {weights}"
+    contents = {"data.train": describe_content(train) + (f" and the weights {weights}" if len(weights) > 1 else "")}
     if val is not None:
         contents["data.val"] = describe_content(val)
-    if split is not None:
-        contents["data.val_annotations"] = sha256_of(Path(config.data.val_annotations))[:8]
+    if has_ap:
+        contents["data.val_annotations"] = sha256_of(Path(config.data.val_annotations))
     if teacher is not None:
         contents["train.teacher"] = teacher
     for section, _, key in (setting.partition(".") for setting in TRAINING_CODE_KEYS):
         if name := getattr(getattr(config, section), key):
             contents[f"the code of {section}.{key}"] = f"{name} with the digest {digest_of_code(name)}"
-    return contents | {VALIDATION_LABELS: digest_of_validation(val, split)}
-
-
-def digest_of_validation(val: StoreList | None, split: Split | None) -> str:
-    """SHA-256, in hexadecimal, of the images and labels of the validation data, which are None if there are none.
-
-    Ids do not count: an import numbers all images anew when one is added.
-    """
-    digest = hashlib.sha256()
-    for data_set in val.sets if val is not None else ():
-        store = data_set.store
-        rows = np.stack([store.image_keys, store.records["label_crc"].astype(np.uint64)], axis=1)
-        digest.update(rows[np.lexsort(rows.T)].tobytes())
-    if split is not None:
-        names = {image.id: image.file_name for image in split.images}
-        labels = ("keypoints", "bbox", "area", "iscrowd")
-        people = sorted([names[entry["image_id"]], *(entry[label] for label in labels)] for entry in split.people)
-        digest.update(json.dumps([sorted(names.values()), people]).encode())
-    return digest.hexdigest()
+    return contents
 
 
 def describe_inputs(config: Config, contents: Mapping[str, Any]) -> dict[str, Any]:
@@ -294,31 +250,26 @@ def loss_inputs(config: Config, contents: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in inputs.items() if name.startswith(LOSS_INPUTS)}
 
 
-def require_same_run(runtime: Ranks, inputs: Mapping[str, Any]) -> None:
+def require_same_run(ranks: Ranks, inputs: Mapping[str, Any]) -> None:
     """Compare the code of this package and the inputs of a run by name over all ranks.
 
-    Raises:
-        ConfigError: they differ. Rank 0 raises it, with a message that names differences, machines and ranks.
-        OtherRankError: likewise, on the other ranks.
+    ``ConfigError`` on rank 0 if they differ, which names differences, machines and ranks; ``OtherRankError`` elsewhere.
     """
-    if runtime.world_size == 1:
+    if ranks.world_size == 1:
         return
     values = {"the code of posenet": f"{posenet.__version__} with the digest {code_digest()}", **inputs}
-    (main_host, main_values), *others = runtime.gather_objects((socket.gethostname(), values))
-    for rank, (host, rank_values) in enumerate(others, 1):
-        names = [name for name in main_values | rank_values if main_values.get(name) != rank_values.get(name)]
-        if not names:
-            continue
-        if not runtime.is_main:
-            raise OtherRankError("the processes differ; rank 0 names the differences")
-        differences = [
-            f"{name}: {truncate_for_message(main_values.get(name))} on {main_host} (rank 0), "
-            f"{truncate_for_message(rank_values.get(name))} on {host} (rank {rank})"
-            for name in names[:MAX_NAMED_DIFFERENCES]
-        ]
-        raise ConfigError(
-            f"the processes differ in {'; '.join(differences)}; start all with the same settings, data and code"
-        )
+    (main_host, expected), *others = ranks.gather_objects((socket.gethostname(), values))
+    differences = [
+        f"{name}: {truncate_for_message(expected.get(name))} on {main_host} (rank 0), "
+        f"{truncate_for_message(found.get(name))} on {host} (rank {rank})"
+        for rank, (host, found) in enumerate(others, 1)
+        for name in expected | found
+        if expected.get(name) != found.get(name)
+    ]
+    if differences:
+        named = "; ".join(differences[:MAX_NAMED_DIFFERENCES])
+        error = ConfigError(f"the processes differ in {named}; start all with the same settings, data and code")
+        ranks.raise_on_all(error if ranks.is_main else None)
 
 
 def code_digest() -> str:

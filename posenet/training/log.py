@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 
 TEXT_LOG = "log.txt"
 DRAWINGS_FOLDER = "pictures"
-SAMPLES_FILE = "samples.jpg"
-"""Some training samples as the network gets them; see ``train._draw_samples``."""
+SAMPLES_FILE = "samples.jpg"  # some training samples as the network gets them; see ``train._draw_samples``
 EPOCH_LINE_SCORES = ("train_loss", "val_loss", "AP", "AR")
 """Scores in the text log's line of an epoch. ``log.jsonl`` has all scores."""
 LARGE_ON_CPU = 2e13
@@ -63,10 +62,8 @@ def refuse_files_of_others(folder: Path) -> None:
 
 @contextlib.contextmanager
 def text_log() -> Iterator[Callable[[Path], None]]:
-    """Keeps all messages of the package within this context; the function that it gives writes them to ``log.txt``.
-
-    It writes those so far and all later ones into a folder, and an error that ends the context, which the caller
-    reports. The handlers that others have installed get the messages that they would get without it.
+    """Keeps all messages of the package; the function that it gives writes them to ``log.txt`` in a folder, all later
+    ones too, and an error that ends the context. Handlers of others get the messages that they would get without it.
     """
     messages = logging.handlers.MemoryHandler(0)  # it remembers all messages until it has a target
     messages.setLevel(logging.INFO)
@@ -258,8 +255,7 @@ class Curves(TrainingCallback):
 class Report:
     """Reports the start of a run, its steps and epochs, and its end. All ranks call it; rank 0 alone has callbacks.
 
-    ``says_next`` says whether the last line names the next command, and ``--resume`` continues a stopped run. It is
-    false for a run on annotations, which the same command continues.
+    ``says_next`` is false for a run on annotations: the same command continues it, and it names the next one itself.
     """
 
     def __init__(self, run: Run, callbacks: Sequence[TrainingCallback], says_next: bool) -> None:

@@ -15,19 +15,13 @@ from posenet.skeleton import Skeleton
 
 SCALE_WEIGHTS = 0.1, 0.2, 0.4, 1.6, 6.4
 """Weights of the scales, fine to coarse, as published: a coarser scale has a quarter of the cells."""
-PART_WEIGHT = 1.0
-"""Weight of the body-part channels."""
-KEYPOINT_WEIGHT = 3.0
-"""Weight of the keypoint channels, as published: their foreground is smaller than that of the body parts."""
-MASK_WEIGHT = 0.1
-"""Weight of the person mask, which only helps the features: it covers many cells, and the decoder does not use it."""
-FOREGROUND_WEIGHT = 1.0
-"""Weight of the keypoint foreground."""
-POSITIVE_THRESHOLD = 0.01
-"""Target values from this on count as foreground in the focal factor."""
+PART_WEIGHT = 1.0  # of the body-part channels
+KEYPOINT_WEIGHT = 3.0  # as published: the foreground of keypoints is smaller than that of body parts
+MASK_WEIGHT = 0.1  # the person mask only helps the features: it covers many cells, and the decoder does not use it
+FOREGROUND_WEIGHT = 1.0  # of the keypoint foreground
+POSITIVE_THRESHOLD = 0.01  # target values from this on count as foreground in the focal factor
 
-Predictions = Sequence[Sequence[Tensor]]
-"""predictions[stack][scale]: (N, C, h >> scale, w >> scale)."""
+Predictions = Sequence[Sequence[Tensor]]  # predictions[stack][scale]: (N, C, h >> scale, w >> scale)
 Loss = Callable[[Predictions, Tensor, Tensor], Tensor]
 """A loss as training calls it; for the arguments see ``FocalL2Loss.forward``. It returns (N,), the loss of every image,
 or (N, ...), terms whose sum it is and whose means are logged."""
@@ -36,12 +30,9 @@ or (N, ...), terms whose sum it is and whose means are logged."""
 def make_loss(config: Config) -> Loss:
     """The loss that ``loss.function`` names, else the focal L2 loss with its terms.
 
-    The name is that of a function with the arguments of ``FocalL2Loss.forward``, or of a class whose objects are such
-    functions; it is called with the ``Config``, or its class method ``from_config`` is. The predictions have the
-    precision of the network; the result is (N,), the loss of every image, or (N, ...), terms whose sum it is.
-
-    Raises:
-        ConfigError: the name cannot be imported, or what it makes cannot be called or has parameters.
+    The name is that of a ``Loss``, or of a class of such objects; it is called with the ``Config``, or its class method
+    ``from_config`` is. The predictions have the precision of the network. ``ConfigError`` if the name cannot be
+    imported, or if what it makes cannot be called or has parameters.
     """
     name = config.loss.function
     if not name:

@@ -25,14 +25,13 @@ from posenet.errors import CheckpointError, ConfigError
 from posenet.messages import is_out_of_memory, pluralize, truncate_for_message
 from posenet.settings import Config, config_differences, config_to_dict, load_config
 from posenet.settings.earlier import require_same_constants
-from posenet.training.inputs import VALIDATION_LABELS, Experiment, config_of_new_run, loss_inputs, with_settings
+from posenet.training.inputs import Experiment, config_of_new_run, loss_inputs, with_settings
 from posenet.training.optimizer import names_to_freeze, restore_optimizer
 
 if TYPE_CHECKING:
     from posenet.training.run import Run
 
-Checkpoint = tuple[Path, dict[str, Any]]
-"""The path and the content of a checkpoint."""
+Checkpoint = tuple[Path, dict[str, Any]]  # the path and the content of a checkpoint
 
 _log = logging.getLogger(__name__)
 
@@ -41,30 +40,18 @@ _log = logging.getLogger(__name__)
 class Progress:
     """The position of a run. Checkpoints contain all of it."""
 
-    epoch: int = 0
-    """Completed epochs."""
-    step: int = 0
-    """Completed steps of the current epoch."""
-    total_steps: int = 0
-    """Steps since the start of the run, skipped ones included."""
-    loss_sum: float = 0.0
-    """Sum of the losses of this epoch's steps that were not skipped."""
-    loss_steps: int = 0
-    """Number of these steps."""
-    skipped: int = 0
-    """Number of the steps of this epoch that were skipped."""
-    replaced: int = 0
-    """Unreadable samples of this epoch that were replaced by others."""
-    best: float = -math.inf
-    """Best score so far; greater is better."""
-    stale: int = 0
-    """Scores since the best one."""
-    best_kind: str = ""
-    """Kind of the score: "AP" or "val_loss"."""
-    best_loss: float = math.inf
-    """Validation loss of the epoch with the best score, which decides between equal ones."""
-    resumed: str = ""
-    """The checkpoint or folder that the command names to continue from."""
+    epoch: int = 0  # completed epochs
+    step: int = 0  # completed steps of the current epoch
+    total_steps: int = 0  # steps since the start of the run, skipped ones included
+    loss_sum: float = 0.0  # sum of the losses of this epoch's steps that were not skipped
+    loss_steps: int = 0  # number of these steps
+    skipped: int = 0  # number of the steps of this epoch that were skipped
+    replaced: int = 0  # unreadable samples of this epoch that were replaced by others
+    best: float = -math.inf  # best score so far; greater is better
+    stale: int = 0  # scores since the best one
+    best_kind: str = ""  # kind of the score: "AP" or "val_loss"
+    best_loss: float = math.inf  # validation loss of the epoch with the best score, which decides between equal ones
+    resumed: str = ""  # the checkpoint or folder that the command names to continue from
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -164,7 +151,7 @@ def find_checkpoint(folder: Path, resume: bool | str | Path, restarted: bool = F
     if found is None:
         if own.has_checkpoints():
             raise CheckpointError(
-                f"{folder} already contains a run; continue it with resume=True, or choose another folder with "
+                f"{folder} already contains a run; continue it with --resume, or choose another folder with "
                 "checkpoint.path=DIR"
             )
         return None
@@ -219,7 +206,16 @@ def config_of_run(
         config = with_settings(config, "train", weights=saved.train.weights)
     changed = config_differences(saved, config)
     _log.info("Settings kept from the checkpoint%s", "; changed: " + "; ".join(changed) if changed else "")
-    require_fitting_weights(config, state, path)
+    try:
+        require_fitting_weights(config, state, path)
+    except CheckpointError as error:
+        others = [change for change in changed if change.startswith("model.")]
+        if not others:
+            raise
+        raise CheckpointError(
+            f"{path} is of another network ({'; '.join(others)}); continue without --config and these settings, or "
+            "start a new run in another folder"
+        ) from error
     return config
 
 
@@ -254,7 +250,7 @@ def state_of(run: Run) -> dict[str, Any]:
 def restore_run(run: Run, checkpoint: Checkpoint) -> None:
     """Continue the run of a checkpoint, whose epochs may have had another number of steps.
 
-    Without the ``best.pth`` of its best score, as in another folder, or with other validation labels it forgets that
+    Without the ``best.pth`` of its best score, as in another folder, or with other validation data it forgets that
     score. ``CheckpointError`` if the checkpoint belongs to another network, optimizer or teacher, or is not valid.
     """
     path, state = checkpoint
@@ -285,7 +281,7 @@ def restore_run(run: Run, checkpoint: Checkpoint) -> None:
         _log.info("The run had %s and continues with %d", processes, run.runtime.world_size)
     if not is_last(run, path) and not _has_best_of(run, state):
         run.progress.forget_scores()
-    if run.progress.best_score and VALIDATION_LABELS in changed:
+    if run.progress.best_score and {"data.val", "data.val_annotations"} & set(changed):
         run.progress.forget_scores()
         _log.warning("The validation data have changed: the scores of earlier epochs count no more")
     position = f"epoch {run.progress.epoch + 1}, step {run.progress.step} of {run.batches.steps_per_epoch}"

@@ -24,7 +24,7 @@ from posenet.messages import pluralize
 from posenet.model.build import build_network
 from posenet.model.posenet import PoseNet
 from posenet.settings import INPUT_MULTIPLE, Config
-from posenet.training.bad_steps import MAX_SKIPS, BadStepPolicy
+from posenet.training.bad_steps import MAX_SKIPS, BadStepPolicy, BadValue
 from posenet.training.batches import (
     errors_of_data,
     log_unreadable,
@@ -41,12 +41,11 @@ from posenet.training.inputs import (
     require_same_run,
 )
 from posenet.training.log import Report
-from posenet.training.optimizer import freeze, learning_rate, make_optimizer, set_lr, set_train_mode
+from posenet.training.optimizer import WeightAverage, freeze, learning_rate, make_optimizer, set_lr, set_train_mode
 from posenet.training.resume import Progress, restore_weights, state_of
-from posenet.training.step import BatchNormStatistics, StepResult, TrainStep, build_model
+from posenet.training.step import BatchNormStatistics, TrainStep, build_model
 from posenet.training.teacher import load_teacher
 from posenet.training.validation import CocoValidation, validation_loss
-from posenet.training.weight_averaging import WeightAverage
 
 _log = logging.getLogger(__name__)
 
@@ -115,8 +114,8 @@ class Run:
         self.validation_batches = None if val_data is None else make_validation_loader(config, val_data, runtime)
 
         # The ranks are compared. From here on, all have the weights of rank 0.
-        split, digest = coco.split if coco else None, teacher.digest if teacher else None
-        self.contents = on_all(lambda: describe_contents(config, self.train_data, val_data, split, digest))
+        digest = teacher.digest if teacher else None
+        self.contents = on_all(lambda: describe_contents(config, self.train_data, val_data, coco is not None, digest))
         require_same_run(runtime, describe_inputs(config, self.contents | {"--max-steps": max_steps}))
         self.wrapped_model = runtime.wrap(self.model)
         is_averaged = config.average.kind != "off"
@@ -150,12 +149,8 @@ class Run:
     def train(self, report: Report) -> TrainingResult:
         """Train to the last epoch, to ``max_steps`` or to a stop signal.
 
-        Raises:
-            TrainingError: the loss explodes again shortly after a return to a checkpoint.
-            CheckpointError: the last checkpoint could not be written.
-            DataError, ConfigError: the samples or validation images cannot be read any more, the data workers or
-                ``data.transform`` have failed; the run has been saved.
-            OtherRankError: one of these on another rank.
+        ``TrainingError`` if the loss explodes again after a return to a checkpoint, ``CheckpointError`` if the last
+        checkpoint could not be written; any other ``PosenetError`` is one of the data, and the run has been saved.
         """
         progress, num_epochs = self.progress, self.config.train.epochs
         is_complete = True
@@ -198,12 +193,10 @@ class Run:
                 set_lr(self.optimizer, lr)
                 result = self.train_step(batches)
                 progress.count_step(result.loss)
-                if result.loss is not None:
-                    self.bad_steps.next_action(bad=False)
-                    if self.average is not None:
-                        self.average.after_step()
-                elif result.bad is not None:
-                    self._react(result, batches, report)
+                if result.loss is not None and self.average is not None:
+                    self.average.after_step()
+                if result.bad is not None:
+                    self._react(result.bad, batches, report)
                 report.step(bar, lr)
         self._vote()  # if a save is due, it happens here; a validation asks again whether to stop
         return True
@@ -224,9 +217,8 @@ class Run:
     def _vote(self, error: PosenetError | None = None, num_replaced: int = 0) -> bool:
         """Decide with the other ranks whether to fail, to save and to stop; return whether to stop.
 
-        Args:
-            error: why this rank cannot continue, if it cannot. The run is saved before all ranks end with an error.
-            num_replaced: unreadable samples that were replaced since the last call.
+        ``error`` is why this rank cannot continue, if it cannot: the run is saved, and all ranks end with an error.
+        ``num_replaced`` unreadable samples were replaced since the last call.
         """
         progress, batches = self.progress, self.batches
         # If ``max_steps`` is the last step of an epoch, the run stops in ``train``, after the validation.
@@ -245,14 +237,14 @@ class Run:
             progress.replaced += replaced
         return bool(stop)
 
-    def _react(self, result: StepResult, batches: Sequence[Batch], report: Report) -> None:
+    def _react(self, own_bad: BadValue, batches: Sequence[Batch], report: Report) -> None:
         """Report a bad step, and act on it."""
         # If only some ranks have a bad loss, their images are the cause. A bad gradient norm is the same on all ranks.
-        own = result.bad, [image_id for batch in batches for image_id in batch.image_ids.tolist()]
+        own = own_bad, [image_id for batch in batches for image_id in batch.image_ids.tolist()]
         votes = [vote for vote in self.runtime.gather_objects(own) if vote[0].is_own]
         bad, image_ids = votes[0][0], [image_id for _, ids in votes for image_id in ids]
         report.skipped_step(bad, image_ids)
-        action = self.bad_steps.next_action(bad=True)
+        action = self.bad_steps.record_bad()
         if action == "fail":
             self.runtime.raise_on_all(
                 TrainingError(

@@ -36,9 +36,6 @@ from posenet.training.teacher import Teacher
 class ModelWithLoss(nn.Module):
     """Renders the targets of a uint8 batch and computes the loss of every image, on the device of the batch.
 
-    ``loss(predictions, target, mask_miss)`` returns (N,), the loss of every image, or (N, ...), terms whose sum
-    it is and whose means are logged. Its arguments are those of ``FocalL2Loss.forward``.
-
     Only the network runs in the precision ``amp``; targets and loss are float32. ``channels_last`` is the memory layout
     of the network. In training mode, the maps of a ``teacher`` join the targets.
     """
@@ -90,10 +87,8 @@ class ModelWithLoss(nn.Module):
             supervised: (N, C) uint8, 1 for the channels that the loss supervises; None means all.
 
         Returns:
-            (N, ...) float32; with ``FocalL2Loss`` (N, stacks, scales).
-
-        Raises:
-            ConfigError: a loss of other code returns something else.
+            (N, ...) float32; with ``FocalL2Loss`` (N, stacks, scales). ``ConfigError`` if a loss of other code returns
+            something else.
         """
         if self._compiled is None or not self.training:
             return self._loss_terms(images, joints, person_mask, mask_miss, supervised)
@@ -117,10 +112,10 @@ class ModelWithLoss(nn.Module):
         terms = self.loss(predictions, target, mask)
         if not isinstance(terms, Tensor) or terms.shape[:1] != images.shape[:1]:
             found = f"the shape {tuple(terms.shape)}" if isinstance(terms, Tensor) else f"a {type(terms).__name__}"
-            name = getattr(self.loss, "__name__", type(self.loss).__name__)
+            name, count = getattr(self.loss, "__name__", type(self.loss).__name__), len(images)
             raise ConfigError(
-                f"the loss {name} returns {found} for {len(images)} images; let it return a tensor of shape "
-                f"({len(images)},), a value for each image, or ({len(images)}, ...), terms of which it is the sum"
+                f"the loss {name} returns {found} for {count} images; let it return a tensor of shape ({count},), a "
+                f"value for each image, or ({count}, ...), terms of which it is the sum"
             )
         return terms.float()
 
@@ -137,12 +132,18 @@ def build_model(config: Config, network: PoseNet, device: torch.device) -> Model
     return model
 
 
+def compute_terms(model: nn.Module, batch: Batch, runtime: Runtime) -> Tensor:
+    """What a wrapped ``ModelWithLoss`` returns for a batch in host memory."""
+    batch = runtime.to_device(batch)
+    terms: Tensor = model(batch.images, batch.joints, batch.person_mask, batch.mask_miss, batch.supervised)
+    return terms
+
+
 @dataclass(frozen=True)
 class StepResult:
     """The result of one optimizer step."""
 
-    loss: float | None = None
-    """Mean loss over its batches and all processes; None if the step was skipped."""
+    loss: float | None = None  # mean loss over its batches and all processes; None if the step was skipped
     bad: BadValue | None = None
     """Why the step was skipped: a bad gradient norm, or this rank's loss of the first batch whose loss was bad on some
     rank, here or elsewhere. None if the step was not skipped, or only because the loss scale of fp16 was too large."""
@@ -152,21 +153,18 @@ class MeanMeter:
     """The mean of numbers or tensors since the last reading. ``add`` does not wait for a device."""
 
     def __init__(self) -> None:
-        self._sum: Any = None
+        self._sum: Any = 0
         self._count = 0
 
     def add(self, total: float | Tensor, count: int = 1) -> None:
         """Add the sum of ``count`` values."""
-        self._sum = total if self._sum is None else self._sum + total
+        self._sum = self._sum + total
         self._count += count
 
     def read(self) -> Any:
         """Return the mean with five digits, a tensor as lists, and restart; None without values, or if not finite."""
-        if self._sum is None:
-            return None
         mean = torch.as_tensor(self._sum).cpu().double() / self._count
-        self._sum = None
-        self._count = 0
+        self._sum = self._count = 0
         # Five digits are enough, and keep the log small.
         return np.vectorize(lambda value: float(f"{value:.5g}"))(mean).tolist() if mean.isfinite().all() else None
 
@@ -180,20 +178,17 @@ class TrainStep:
     gradient norm together; in fp16 an optimizer without fused kernels waits a second time.
     """
 
-    model: nn.Module
-    """A ``ModelWithLoss``, wrapped by the runtime."""
+    model: nn.Module  # a ``ModelWithLoss``, wrapped by the runtime
     optimizer: Optimizer
     scaler: torch.amp.GradScaler
     bad_steps: BadStepPolicy
     runtime: Runtime
-    max_grad_norm: float
-    """The norm of the true (unscaled, averaged) gradient is clipped to it, unless it is 0."""
+    max_grad_norm: float  # the norm of the true (unscaled, averaged) gradient is clipped to it, unless it is 0
 
     def __post_init__(self) -> None:
         self.terms = MeanMeter()
         """Of the images of steps that were not skipped: what the loss returns, (stacks, scales) for ``FocalL2Loss``."""
-        self.gradient_norm = MeanMeter()
-        """Of these steps, before clipping."""
+        self.gradient_norm = MeanMeter()  # of these steps, before clipping
         self._batch_norm = BatchNormStatistics(self.model)
         self._parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
@@ -212,7 +207,7 @@ class TrainStep:
         for number, batch in enumerate(batches, 1):
             is_last = number == len(batches)
             with contextlib.nullcontext() if is_last else self.runtime.no_gradient_sync(self.model):
-                terms_of_images = self._forward(batch)  # (N, ...)
+                terms_of_images = compute_terms(self.model, batch, self.runtime)  # (N, ...)
                 loss = sum_per_image(terms_of_images).mean()
                 self.scaler.scale(loss / len(batches)).backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
@@ -255,13 +250,8 @@ class TrainStep:
         for total, count in terms:
             self.terms.add(total, count)
         self.gradient_norm.add(gradient_norm)
-        guard.record(mean_loss, gradient_norm)
+        guard.record_good(mean_loss, gradient_norm)
         return StepResult(loss=mean_loss)
-
-    def _forward(self, batch: Batch) -> Tensor:
-        batch = self.runtime.to_device(batch)
-        terms: Tensor = self.model(batch.images, batch.joints, batch.person_mask, batch.mask_miss, batch.supervised)
-        return terms
 
     def _keep_loss_scale(self) -> None:
         """End a step whose values are bad: they say nothing about the loss scale of fp16."""

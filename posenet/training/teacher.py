@@ -21,9 +21,6 @@ from posenet.training.loss import POSITIVE_THRESHOLD
 
 THRESHOLD = 0.2
 """Smaller responses of the teacher count as 0: most are false, and the focal loss counts all others as foreground."""
-MAX_SIGMA_RATIO = 1.25
-"""Maps of the teacher whose widths differ by more than this factor from those of the labels cause a warning."""
-
 _log = logging.getLogger(__name__)
 
 
@@ -37,11 +34,9 @@ class Teacher:
     """
 
     network: FusedNetwork
-    weight: float
-    """A setting of ``distill``, as ``input_size``."""
+    weight: float  # a setting of ``distill``, as ``input_size``
     input_size: tuple[int, int] | None = None
-    digest: str = ""
-    """SHA-256 of the file."""
+    digest: str = ""  # SHA-256 of the file
     _networks: dict[torch.device, FusedNetwork] = field(default_factory=dict)
 
     @torch.no_grad()
@@ -104,14 +99,5 @@ def load_teacher(config: Config, device: torch.device) -> Teacher | None:
     size = config.distill.size or config.train.size
     message = "Teacher: %s, precision %s, input %d x %d; distill.weight %g where labels count"
     _log.info(message, name, amp, *size, config.distill.weight)
-    # The teacher's maps, resized, may be much wider or narrower than those of the labels.
-    for key in ("keypoint_sigma", "part_sigma"):
-        width = getattr(teacher_config.targets, key) * config.train.size[0] / size[0]
-        wanted = getattr(config.targets, key)
-        if max(width / wanted, wanted / width) > MAX_SIGMA_RATIO:
-            _log.warning(
-                f"the teacher's maps have a targets.{key} of {width:.3g} pixels of this network's input, and the "
-                f"labels {wanted:g}; set distill.input_size or targets.{key} so that they agree"
-            )
     digest = sha256_of(find_weights(name))
     return Teacher(FusedNetwork(network, amp), config.distill.weight, config.distill.size, digest)

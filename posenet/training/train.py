@@ -122,7 +122,7 @@ def train(
                 )
             return None
         if not isinstance(resume, bool):
-            raise ConfigError("with annotations, a run continues in its folder; leave out resume=PATH")
+            raise ConfigError("with annotations, a run continues in its folder; leave out --resume PATH")
         data = from_annotations.prepare(config, pairs, experiment=experiment, **sources)
         if prepare:
             from_annotations.show_labels(data, "the same call without prepare=True")

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from posenet.annotations.people import read_split
-from posenet.data.dataset import Batch
 from posenet.data.loader import BatchLoader
 from posenet.devices.device import cudnn_flags
 from posenet.devices.parallel import Runtime
@@ -20,10 +19,10 @@ from posenet.devices.signals import StopRequested
 from posenet.errors import DataError
 from posenet.inference.evaluation import (
     AnnotatedResult,
-    ImageReading,
+    Sizes,
     compute_coco_metrics,
     find_annotated_images,
-    log_readings,
+    log_resized,
     predict_annotated_images,
     scale_people,
 )
@@ -37,35 +36,23 @@ from posenet.settings import Config
 from posenet.skeleton import Skeleton
 from posenet.training.batches import errors_of_data, log_unreadable, too_many_unreadable
 from posenet.training.loss import sum_per_image
+from posenet.training.step import compute_terms
 from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, MIN_SCORE, draw_people
 from posenet.visualization.sheets import contact_sheet, label_tile
 
 NUM_DRAWN = 4
 """Validation images to draw at each evaluation: enough to see what is learned, at no cost beside predicting them."""
-TILE_SIZE = 320, 426
-"""Height and width of a drawing on the contact sheet, in pixels."""
-
-
-@torch.no_grad()
-def image_losses(model: nn.Module, batch: Batch, runtime: Runtime) -> torch.Tensor:
-    """The losses of the images of a batch, (N,) float64 in host memory. They are all that stays of it on return."""
-    batch = runtime.to_device(batch)
-    terms: torch.Tensor = model(batch.images, batch.joints, batch.person_mask, batch.mask_miss, batch.supervised)
-    return sum_per_image(terms).cpu().double()
+TILE_SIZE = 320, 426  # height and width of a drawing on the contact sheet, in pixels
 
 
 @torch.no_grad()
 def validation_loss(
-    model: nn.Module,
-    loader: BatchLoader,
-    runtime: Runtime,
-    stop_requested: Callable[[], bool],
+    model: nn.Module, loader: BatchLoader, runtime: Runtime, stop_requested: Callable[[], bool]
 ) -> float:
     """Mean loss per image of a wrapped ``ModelWithLoss``, over the samples of all ranks; ``loader`` has this rank's.
 
-    Raises:
-        DataError, OtherRankError: a larger share of the samples than ``MAX_UNREADABLE_SAMPLES`` cannot be read.
-        StopRequested: ``stop_requested``, which is called before every batch, returned true on any rank.
+    ``StopRequested`` if ``stop_requested``, which is called before every batch, returned true on any rank;
+    ``DataError`` if a larger share of the samples than ``MAX_UNREADABLE_SAMPLES`` cannot be read.
     """
 
     @errors_of_data()
@@ -76,9 +63,8 @@ def validation_loss(
             for batch in progress_bar(loader, "validate", len(loader), unit="batch", leave=False):
                 if stop_requested():
                     break
-                losses = image_losses(model, batch, runtime)
-                loss += losses.sum().item()
-                count += len(losses)
+                loss += sum_per_image(compute_terms(model, batch, runtime)).cpu().double().sum().item()
+                count += len(batch.images)
                 replaced += log_unreadable([batch])
         except DataError:
             if not stop_requested():  # the signal may have ended the data workers too
@@ -110,19 +96,20 @@ class CocoValidation:
         self.copy = None if config.model.network else build_network(config)
         """Without the layers of SyncBatchNorm, which cannot be copied; none of a network of the user, who may make
         it in any way."""
-        annotations, data = config.data.val_annotations, config.data
-        self.split = read_split(annotations, None, config.model.skeleton, data.val_images, data.exif_frame)
+        data, skeleton, annotations = config.data, config.model.skeleton, config.data.val_annotations
+        self.split = read_split(annotations, None, skeleton, data.val_images, data.exif_frame)
         if not self.split.annotated:
-            people = config.model.skeleton.people
-            raise DataError(f"{annotations} contains no annotated {people}; set data.val_annotations to another file")
-        blocks = find_annotated_images(config.data.val_images, self.split.images, config.inference.batch_size)
+            raise DataError(
+                f"{annotations} contains no annotated {skeleton.people}; set data.val_annotations to another file"
+            )
+        blocks = find_annotated_images(data.val_images, self.split.images, config.inference.batch_size)
         # Every rank gets about the same number of images of every shape.
         self.share = [*itertools.chain(*blocks)][runtime.rank :: runtime.world_size]
-        self.truth = _labelled_people(self.split.people, config.model.skeleton)
+        self.truth = _labelled_people(self.split.people, skeleton)
         # Indices into ``share`` of the images that rank 0 draws: always the same ones, of different shapes.
         with_people = [index for index, (image, _) in enumerate(self.share) if image.id in self.truth]
-        num_drawn = NUM_DRAWN if runtime.is_main else 0
-        self.drawn_indices = frozenset(with_people[:: max(1, len(with_people) // max(num_drawn, 1))][:num_drawn])
+        drawn = with_people[:: max(1, len(with_people) // NUM_DRAWN)][:NUM_DRAWN]
+        self.drawn_indices = frozenset(drawn if runtime.is_main else [])
         self.has_logged_readings = False
 
     @cudnn_flags(benchmark=False)  # the images have many shapes
@@ -162,7 +149,7 @@ class CocoValidation:
         skeleton, device = self.config.model.skeleton, self.runtime.device
         predictor = Predictor(network, self.config.inference, skeleton=skeleton, device=device, min_score=0.0)
         results: list[dict[str, Any]] = []
-        readings: list[ImageReading] = []
+        sizes: list[Sizes] = []
         images = itertools.takewhile(lambda _: not stop_requested(), self.share)
         with (
             contextlib.closing(predict_annotated_images(predictor, images)) as predicted,
@@ -170,22 +157,22 @@ class CocoValidation:
         ):
             for index, item in enumerate(predicted):
                 results += item.to_coco(self.split.category)
-                readings.append(item.reading)
+                sizes.append(item.sizes)
                 if index in self.drawn_indices:
                     drawn.append(item)
                 bar.update()
         if stop_requested():
             return None
         if not self.has_logged_readings:
-            log_readings(readings)
+            log_resized(sizes)
         self.has_logged_readings = True
         return results
 
     def _draw(self, item: AnnotatedResult, min_score: float) -> list[np.ndarray]:
         """Two tiles of one image: the annotated people, and the predicted ones with at least this score."""
         image = item.result.image
-        reading = item.reading
-        truth = scale_people(self.truth[item.image.id], reading.annotated_size, reading.size)
+        size, annotated_size = item.sizes
+        truth = scale_people(self.truth[item.image.id], annotated_size, size)
         predicted = [person for person in item.result if person.score >= min_score]
         truth_drawing = draw_people(image, truth)
         predicted_drawing = draw_people(image, predicted, keypoint_min_score=KEYPOINT_MIN_SCORE)

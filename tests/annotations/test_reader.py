@@ -93,6 +93,7 @@ def test_ids_that_are_texts_are_numbered() -> None:
     assert [entry["image_id"] for entry in file.document["annotations"]] == [1, 1, 2, 2, 3, 3, 3]
     assert file.columns.ids.tolist() == [1, 2, 3, 4, 5, 6, 7]
     assert set(kinds(file).values()) == {"derived"}
+    assert kinds(read(changed(setting("images", id=None))))["image-id"] == "left out"
 
 
 @pytest.mark.parametrize("shape, columns", [((17, 3), 3), ((17, 2), 2), ((-1,), 2)])
@@ -355,6 +356,8 @@ class TestImages:
                 file = read(changed(setting("images", file_name=name)), **options)
                 assert all(not (Path("x") / image.file_name).is_absolute() for image in file.images)
                 assert all(".." not in Path(image.file_name).parts for image in file.images)
+        two = changed(setting("images", 0, file_name="../a.jpg"), setting("images", 1, file_name="a.jpg"))
+        assert found(read(two))["file-name"] == ("left out", ["1"]), "it is not taken for the other one"
 
     @pytest.mark.parametrize("exif_frame", ["stored", "displayed"])
     @pytest.mark.parametrize("orientation", [1, 3, 6])

@@ -121,7 +121,7 @@ def test_categories_with_different_keypoints_need_a_name(tmp_path: Path, capsys:
     assert (chosen.category, chosen.category_id) == ("dog", 2)
     assert draft_skeleton(write(tmp_path / "c.json", category())).skeleton.category == "cat"
     other = write(tmp_path / "b.json", category(), category(2, "bird", ("beak", "tail")), {"id": 3, "name": "tree"})
-    with pytest.raises(DataError, match=r"cat, bird.*category=NAME"):
+    with pytest.raises(DataError, match=r"cat, bird.*--category NAME"):
         draft_skeleton(other)
     assert run_tool("annotations", ["skeleton", str(other), "--category", "bird"]) == 0
     assert skeleton_from_table(tomllib.loads(capsys.readouterr().out)).keypoints == ("beak", "tail")

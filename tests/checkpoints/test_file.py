@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import pickle
 import random
@@ -13,17 +14,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from posenet.checkpoints.file import read_checkpoint, write_checkpoint
-from posenet.checkpoints.weights import load_model, load_weights
+from posenet.checkpoints.weights import config_of_checkpoint, load_model, load_weights, require_fitting_weights
 from posenet.errors import CheckpointError, DamagedCheckpointError
-from posenet.settings import config_to_dict, load_config
-from tests.helpers.malformed_inputs import try_all
+from posenet.settings import Config, config_to_dict, load_config
+from tests.helpers.malformed_inputs import ODD, mutate_bytes, mutate_tree, try_all
 from tests.helpers.networks import tiny_network
 from tests.helpers.process_runs import find_differences
+from tests.helpers.tiny_training import Stores, train_tiny
 
+linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="children are limited as on Linux")
 LIST_LENGTH = 2000
 """Bytes at the end of a checkpoint with the list of the zip file's entries."""
 
@@ -96,6 +100,15 @@ def test_an_entry_that_is_marked_as_a_folder_is_refused(content: bytes, tmp_path
         read_checkpoint(path)
 
 
+def test_compressed_entries_which_may_unpack_to_much_are_refused(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "compressed.pth"
+    with zipfile.ZipFile(io.BytesIO(content)) as source, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as target:
+        for name in source.namelist():
+            target.writestr(name, source.read(name))
+    with pytest.raises(DamagedCheckpointError, match="compressed.pth"):
+        read_checkpoint(path)
+
+
 def test_files_of_other_programs_load(tmp_path: Path) -> None:
     path = tmp_path / "PoseNet_52_epoch.pth"
     for legacy in (True, False):
@@ -150,15 +163,6 @@ def test_no_code_in_a_checkpoint_is_run(tmp_path: Path) -> None:
     assert not trace.exists()
 
 
-def zip_bomb(path: Path, state: dict[str, Any]) -> None:
-    torch.save(state, path)
-    with zipfile.ZipFile(path) as source:
-        entries = {name: source.read(name) for name in source.namelist()}
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as target:
-        for name, data in entries.items():
-            target.writestr(name, data + bytes(2**28) if "/data/" in name else data)
-
-
 def huge_tensor(path: Path, state: dict[str, Any]) -> None:
     torch.save(state | {"model": {"a": torch.zeros(1).expand(2**40)}}, path)
 
@@ -179,9 +183,9 @@ def billion_laughs(path: Path, state: dict[str, Any]) -> None:
     torch.save(state | {"format": laugh, "config": {"model": {"stacks": laugh}}}, path)
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="children are limited as on Linux")
+@linux_only
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("bomb", [zip_bomb, huge_tensor, huge_legacy_storage, billion_laughs])
+@pytest.mark.parametrize("bomb", [huge_tensor, huge_legacy_storage, billion_laughs])
 def test_a_checkpoint_takes_no_more_memory_than_it_has(tmp_path: Path, bomb: Callable[..., None]) -> None:
     path = tmp_path / "bomb.pth"
     config = config_to_dict(load_config(None, ["model.stacks=1", "model.width=16", "model.growth=2"]))
@@ -189,3 +193,46 @@ def test_a_checkpoint_takes_no_more_memory_than_it_has(tmp_path: Path, bomb: Cal
     assert path.stat().st_size < 10 * 2**20
     findings = try_all(1, lambda _: load_model(path), max_growth=200 * 2**20)
     assert findings.counts == {"refused": 1}, findings.faults or findings
+
+
+def rezipped(rng: np.random.Generator, data: bytes) -> bytes:
+    """The archive anew, its checksums fitting, with one entry mutated."""
+    source, result = zipfile.ZipFile(io.BytesIO(data)), io.BytesIO()
+    names = source.namelist()
+    chosen = next(n for n in names if n.endswith("data.pkl")) if rng.random() < 0.8 else str(rng.choice(names))
+    with zipfile.ZipFile(result, "w") as target:
+        for name in names:
+            content = source.read(name)
+            target.writestr(name, mutate_bytes(rng, content) if name == chosen else content)
+    return result.getvalue()
+
+
+@linux_only
+@pytest.mark.parametrize("count", [10, pytest.param(500, marks=pytest.mark.torture)])
+def test_mutated_checkpoints_are_used_correctly_or_refused(stores: Stores, tmp_path: Path, count: int) -> None:
+    """Every input is a function of its number alone. ``make torture`` tries hundreds."""
+    run = tmp_path / "run"
+    train_tiny(stores, run, max_steps=2)
+    path, legacy = tmp_path / "mutated.pth", tmp_path / "legacy.pth"
+    sound, state = (run / "last.pth").read_bytes(), read_checkpoint(run / "last.pth")
+    torch.save(state, legacy, _use_new_zipfile_serialization=False)
+    old = legacy.read_bytes()
+
+    def use(number: int) -> None:
+        rng = np.random.default_rng((5, number))
+        if number % 4 == 0:
+            path.write_bytes(rezipped(rng, sound))
+        elif number % 4 == 1:
+            path.write_bytes(mutate_bytes(rng, old, range(4096) if rng.random() < 0.8 else ()))
+        else:
+            torch.save(mutate_tree(rng, state, (*ODD, torch.zeros(2), torch.full((3,), float("nan")))), path)
+        found = read_checkpoint(path)
+        require_fitting_weights(config_of_checkpoint(found, path) or Config(), found, path)
+        if number % 5 == 0:
+            load_model(path)
+        if number % 8 == 2:  # resume from it; the next step is the run's third
+            train_tiny(stores, tmp_path / f"resumed-{number}", resume=path, max_steps=3)
+
+    findings = try_all(count, use)
+    assert not findings.faults
+    assert findings.counts["refused"]

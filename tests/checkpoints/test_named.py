@@ -66,6 +66,7 @@ def test_weights_are_downloaded_once_and_every_way_to_load_them_accepts_the_name
     caplog.set_level("INFO")
     Path("drive").write_bytes(b"")
     assert find_weights("drive") == Path("drive")  # a file comes before a name
+    Path("tiny").mkdir()  # a folder does not
     expected = tiny_network(stacks=1).state_dict()
     network, config = load_model("tiny")
     assert (config.model.stacks, config.model.width, config.model.growth) == (1, 16, 2)
@@ -140,13 +141,6 @@ def test_one_of_several_callers_downloads_and_the_others_wait(host: WeightsHost)
         thread.join()
     assert [path.read_bytes() for path in paths] == 5 * [PUBLISHED]
     assert host.requests == ["/tiny.pth"]
-
-
-@pytest.mark.parametrize("name", ["simplepos", "tiny", "simplepose.pth", "checkpoints/simplepose"])
-def test_an_unknown_name_is_an_error_of_one_line(name: str) -> None:
-    with pytest.raises(CheckpointError, match=name) as caught:
-        load_model(name)
-    assert "\n" not in str(caught.value)
 
 
 def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

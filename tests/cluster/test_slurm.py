@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -248,5 +247,4 @@ def test_template_does_not_requeue_a_cancelled_run(cluster: Cluster, tmp_path: P
     job.wait_for_steps()
     cluster.on("ctl", "scancel", job.id)
     wait_until(lambda: status_of(job.run) == "stopped", 60)
-    time.sleep(5)
-    assert "JobState=CANCELLED" in job.shown() and "Restarts=0" in job.shown()
+    assert job.wait_for_end() == "CANCELLED" and "Restarts=0" in job.shown()

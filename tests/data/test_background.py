@@ -116,7 +116,7 @@ def test_a_store_of_images_of_nobody_alone_is_trained_on_beside_one_of_people(
 ) -> None:
     content = document([61, 62, 63], [])
     coco = write_images(tmp_path / "images", content), write_annotations(tmp_path / "a.json", content)
-    with pytest.raises(DataError, match=r"a.json has .*background=True stores"):
+    with pytest.raises(DataError, match=r"a.json has .*--background stores"):
         build_store(*coco, tmp_path / "a.h5", progress=False)
     nobody = tmp_path / "b.h5"
     words = ["build-hdf5", "--images", str(coco[0]), "--background", "--stats", "--output", str(nobody)]

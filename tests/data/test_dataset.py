@@ -172,6 +172,7 @@ class TestOwnFunction:
             ),
             (lambda sample, _: sample._replace(person_mask=sample.person_mask / 255), "person_mask of .* type float64"),
             (lambda sample, _: sample._replace(joints=sample.joints + np.float32("nan")), "joints that are not finite"),
+            (lambda sample, _: sample._replace(joints=sample.joints[:, :5]), "joints of shape"),
             (lambda sample, _: None, "a NoneType; let the function return a Sample"),
         ],
     )

@@ -18,7 +18,7 @@ from posenet.inference.result import Result
 from posenet.person import Person
 from posenet.settings import AugmentConfig, ExifFrame, InferenceConfig
 from posenet.skeleton import COCO
-from tests.helpers.drawn_data import document, make_record, person, write_annotations, write_store
+from tests.helpers.drawn_data import document, make_record, person, same_batch, write_annotations, write_store
 from tests.helpers.oriented_images import BLOCK, OrientedImage, lit_centre, oriented_image
 from tests.helpers.spot_networks import SpotNetwork
 
@@ -81,6 +81,17 @@ def test_the_keypoint_and_the_mask_stay_on_the_block(
                     batch = dataset[epoch, 0]
                     found = lit_centre(batch.images[0].numpy())
                     assert found == pytest.approx(tuple(batch.joints[0, 0, NOSE, :2].tolist()), abs=1)
+
+
+def test_a_turned_image_is_decoded_whole_where_a_reduction_would_move_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last row of a reduced JPEG of odd size lies partly outside the image; a turn makes it the first."""
+    build_store(*write_one(tmp_path, oriented_image(3, (163, 239)), "displayed"), tmp_path / "a.h5", progress=False)
+    dataset = PoseDataset(tmp_path / "a.h5", (64, 64), "image")
+    found = dataset[0, 0]
+    monkeypatch.setattr("posenet.data.dataset.largest_reduction", lambda matrix: 1)
+    assert same_batch(found, dataset[0, 0])
 
 
 def test_mirrored_pixels_that_are_annotated_as_stored_are_refused(tmp_path: Path) -> None:

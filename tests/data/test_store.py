@@ -285,7 +285,7 @@ class TestWriting:
 
     def test_an_existing_store_is_replaced_only_on_request(self, path: Path, records: list[Record]) -> None:
         before = path.read_bytes()
-        with pytest.raises(DataError, match="tiny.h5 exists; .*overwrite=True"):
+        with pytest.raises(DataError, match="tiny.h5 exists; .*--overwrite"):
             write_store(path, records[:1])
         assert path.read_bytes() == before
         link = path.with_name("link.h5")

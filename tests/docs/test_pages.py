@@ -1,17 +1,21 @@
-"""The pages: their links, and the tool that prints them."""
+"""The pages: their links, the tool that prints them, and examples that no test of commands runs."""
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import posenet
 from posenet.cli import main as cli
 from tests.helpers.documentation import PAGES, page_name
 from tests.helpers.source_files import ROOT
+from tests.helpers.videos import write_media
 
 DOCS = ROOT / "docs"
 
@@ -72,3 +76,39 @@ def test_the_pages_are_found_where_pip_puts_them_beside_the_package(
 def test_the_page_of_settings_is_up_to_date() -> None:
     page = (DOCS / "settings.md").read_text(encoding="utf-8")
     assert page == runpy.run_path(str(DOCS / "write_settings.py"))["make_page"](), "run python docs/write_settings.py"
+
+
+SHORTER = {
+    "IMAGES = 400": "IMAGES = 6",
+    "EPOCHS = 6": "EPOCHS = 1",
+    "model.width=32": "model.width=16",
+    "train.input_size=192": "train.input_size=64",
+    "inference.height=256": "inference.height=64",
+}
+"""Text of the notebook, and what replaces it."""
+
+
+@pytest.mark.slow
+def test_the_cells_of_the_notebook_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook = json.loads((DOCS / "tour.ipynb").read_text(encoding="utf-8"))
+    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    code = "\n".join(cells)
+    for text, replacement in SHORTER.items():
+        assert code.count(text) == 1, text
+        code = code.replace(text, replacement)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(compile(code, "tour.ipynb", "exec"), names)
+    assert names["run"].finished
+    assert "AP" in names["evaluation"].metrics
+    assert names["person"].id == 1
+
+
+@pytest.mark.parametrize("suffix", [".mkv", ".mp4", ".ts"])
+def test_the_page_says_how_much_later_the_images_begin_than_the_sound(
+    tmp_path: Path, suffix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_media(tmp_path / f"x{suffix}", 3 + np.arange(20) / 10, sound=6)
+    page = (DOCS / "videos.md").read_text()
+    exec(page.partition("python -c '")[2].partition("')")[0].replace("clip.mp4", str(path)), {})
+    assert float(capsys.readouterr().out) == pytest.approx(3, abs=0.1)

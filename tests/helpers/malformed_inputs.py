@@ -11,7 +11,7 @@ import signal
 import struct
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
@@ -34,45 +34,36 @@ class Findings:
     faults: dict[int, str] = field(default_factory=dict)
 
 
-def try_all(
-    count: int, attempt: Callable[[int], None], seconds: float = SECONDS, max_growth: int = MAX_GROWTH_BYTES
-) -> Findings:
+def try_all(count: int, attempt: Callable[[int], None], max_growth: int = MAX_GROWTH_BYTES) -> Findings:
     """Call ``attempt(0)`` to ``attempt(count - 1)`` in children, each child until it crashes or hangs."""
     findings = Findings()
-    first = 0
-    while first < count:
-        for number, kind, text in _try_in_child(range(first, count), attempt, seconds, max_growth):
+    number = 0
+    while number < count:
+        reader, writer = multiprocessing.Pipe(duplex=False)
+        child = os.fork()
+        if child == 0:
+            _try_inputs(range(number, count), attempt, writer, max_growth)
+        writer.close()
+        kind, text = "crash", "the child has ended"
+        with reader, contextlib.suppress(EOFError):
+            while reader.poll(SECONDS):
+                outcome, fault = reader.recv()
+                findings.counts[outcome] += 1
+                if outcome not in ("accepted", "refused"):
+                    findings.faults[number] = f"{outcome}: {fault}"
+                number += 1
+            kind, text = "hang", f"longer than {SECONDS} s"
+            os.kill(child, signal.SIGKILL)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if number < count:
             findings.counts[kind] += 1
-            if kind not in ("accepted", "refused"):
-                findings.faults[number] = f"{kind}: {text}"
-            first = number + 1
+            findings.faults[number] = f"{kind}: {text}, status {status}"
+            number += 1
     return findings
 
 
-def _try_in_child(
-    numbers: Sequence[int], attempt: Callable[[int], None], seconds: float, max_growth: int
-) -> Iterator[tuple[int, str, str]]:
-    """Number, kind and description of every outcome, up to the first crash or hang."""
-    reader, writer = multiprocessing.Pipe(duplex=False)
-    child = os.fork()
-    if child == 0:
-        _try_inputs(numbers, attempt, writer, max_growth)
-    writer.close()
-    number = numbers[0]
-    with reader, contextlib.suppress(EOFError):  # the child has ended
-        while reader.poll(seconds):
-            yield reader.recv()
-            number += 1
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        yield number, "hang", f"longer than {seconds} s"
-        return
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if number in numbers:
-        yield number, "crash", f"status {status}"
-
-
-def _try_inputs(numbers: Sequence[int], attempt: Callable[[int], None], writer: Connection, max_growth: int) -> None:
+def _try_inputs(numbers: Iterable[int], attempt: Callable[[int], None], writer: Connection, max_growth: int) -> None:
+    """Send the kind and the description of every outcome."""
     pages = int(open("/proc/self/statm").read().split()[0])
     limit = pages * os.sysconf("SC_PAGE_SIZE") + max_growth
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
@@ -88,7 +79,7 @@ def _try_inputs(numbers: Sequence[int], attempt: Callable[[int], None], writer: 
                 kind = f"message of {len(text)} characters and {text.count(chr(10))} line ends"
         except BaseException as error:
             kind, text = type(error).__name__, "".join(traceback.format_exception(error)[-3:])[-700:]
-        writer.send((number, kind, text[:700]))
+        writer.send((kind, text[:700]))
     os._exit(0)
 
 

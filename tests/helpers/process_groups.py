@@ -73,6 +73,7 @@ def errors_in_processes(world_size: int, folder: Path, task: Callable[[Any], Any
 @contextlib.contextmanager
 def single_process_group() -> Iterator[DistributedRuntime]:
     """Yield a distributed runtime whose process group is this process alone."""
+    os.environ.pop("RANK", None)
     runtime = DistributedRuntime(TIMEOUT_MINUTES)
     try:
         yield runtime

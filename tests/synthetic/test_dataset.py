@@ -164,7 +164,7 @@ def test_an_interrupted_run_does_not_look_complete(tmp_path: Path, monkeypatch: 
 
     write_dataset(tmp_path, train=3, val=1, workers=1, size=64)
     before = file_contents(tmp_path)
-    with pytest.raises(DataError, match="overwrite=True"):
+    with pytest.raises(DataError, match="--overwrite"):
         write_dataset(tmp_path, train=2, val=1, workers=1, size=64)
     assert file_contents(tmp_path) == before
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):

@@ -33,12 +33,12 @@ from tests.helpers.tiny_training import (
 )
 
 EVERY_STEP = ("checkpoint.every_steps=1", "checkpoint.keep=99")
-LETTERS = {"continue": ".", "skip": "s", "roll back": "R", "fail": "F"}
+LETTERS = {None: ".", "skip": "s", "roll back": "R", "fail": "F"}
 
 
 def actions(policy: BadStepPolicy, steps: str) -> str:
     """The actions after good (.) and bad (x) steps, as ``LETTERS``."""
-    return "".join(LETTERS[policy.next_action(bad=step == "x")] for step in steps)
+    return "".join(LETTERS[policy.record_bad() if step == "x" else policy.record_good(0, 0)] for step in steps)
 
 
 @pytest.fixture
@@ -73,20 +73,17 @@ def test_the_limit_of_a_loss_is_a_multiple_of_the_median_of_the_last_good_steps(
 def test_the_limit_of_the_gradient_is_relative_to_the_loss() -> None:
     policy = BadStepPolicy(GuardConfig(factor=10))
     for number in range(60):
-        policy.record(loss=1.0 + number, gradient_norm=3.0 * (1.0 + number))
-    policy.record(loss=0.0, gradient_norm=0.0)
+        policy.record_good(loss=1.0 + number, gradient_norm=3.0 * (1.0 + number))
+    policy.record_good(loss=0.0, gradient_norm=0.0)
     assert policy.relative_gradient.limit == pytest.approx(30.0)
     bad = policy.relative_gradient.explain("gradient norm", 7000.0, unit=100.0)
     assert (bad.value, bad.limit) == (7000.0, pytest.approx(3000.0))
-
-
-def test_steps_without_a_gradient_do_not_make_the_next_one_bad() -> None:
-    """A loss of the user, or a fixed loss scale of fp16, may have no gradient for most batches."""
+    # A loss of the user, or a fixed loss scale of fp16, may have no gradient for most batches.
     policy = BadStepPolicy(GuardConfig(factor=10))
     for _ in range(60):
-        policy.record(loss=2.0, gradient_norm=0.0)
+        policy.record_good(loss=2.0, gradient_norm=0.0)
     assert policy.relative_gradient.limit == math.inf
-    policy.record(loss=2.0, gradient_norm=6.0)
+    policy.record_good(loss=2.0, gradient_norm=6.0)
     assert policy.relative_gradient.explain("gradient norm", 1e9).limit == pytest.approx(300.0)
 
 
@@ -95,7 +92,7 @@ def test_people_are_no_explosion_where_most_batches_show_nobody() -> None:
     for number in range(200):
         loss = 30.0 if number % 20 == 0 else 0.1
         assert loss <= policy.loss.limit
-        policy.record(loss, 100 * loss)
+        policy.record_good(loss, 100 * loss)
     assert policy.loss.limit < 100
 
 
@@ -115,6 +112,17 @@ def test_the_last_allowed_skip_returns_and_too_early_a_second_time_fails(
     monkeypatch.setattr(bad_steps, "MAX_SKIPS", max_skips)
     monkeypatch.setattr(bad_steps, "RECOVERY_STEPS", 5)
     assert actions(BadStepPolicy(GuardConfig()), steps) == expected
+
+
+def test_a_restored_policy_has_the_counts_and_the_history() -> None:
+    policy, restored = BadStepPolicy(GuardConfig()), BadStepPolicy(GuardConfig())
+    actions(policy, 10 * "x")
+    policy.record_good(loss=3.0, gradient_norm=6.0)
+    policy.record_bad()
+    restored.restore_counts(policy.state())
+    restored.restore_history(policy.state())
+    expected = {"bad_in_a_row": 1, "good_since_roll_back": 1, "losses": [3.0], "relative_gradients": [2.0]}
+    assert restored.state() == policy.state() == expected
 
 
 def test_a_bad_step_of_a_run_is_skipped_and_the_log_names_its_images(stores: Stores, tmp_path: Path) -> None:

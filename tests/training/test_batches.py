@@ -88,15 +88,6 @@ def test_the_stream_has_the_batches_of_every_position_and_measures_its_speed(
         assert ids(stream.take_step(epoch, step)) == expected[epoch][step]
 
 
-def test_a_step_of_more_samples_than_an_epoch_is_said(
-    stores: Stores, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    for accumulate in (7, 8):
-        caplog.clear()
-        train_tiny(stores, tmp_path / str(accumulate), f"optim.accumulate={accumulate}", max_steps=1)
-        assert ("a step takes 16 samples, but an epoch has only 14" in caplog.text) == (accumulate == 8)
-
-
 def test_workers_go_on_after_a_jump_and_end_when_the_stream_is_closed() -> None:
     others = set(multiprocessing.active_children())
     stream = make_stream(20, workers=1)
@@ -185,15 +176,15 @@ def test_a_run_whose_worker_is_killed_ends_saved_and_resumes_exactly(
         for worker in workers_beside(others):
             os.kill(worker.pid or 0, signal.SIGKILL)
 
-    losses = validation.image_losses
+    compute_terms = validation.compute_terms
 
     def kill_in_validation(model: nn.Module, batch: Batch, runtime: Runtime) -> torch.Tensor:
         kill()
-        return losses(model, batch, runtime)
+        return compute_terms(model, batch, runtime)
 
     callbacks = [AfterStep(3, kill)] if place == "epoch" else []
     if place == "validation":
-        monkeypatch.setattr(validation, "image_losses", kill_in_validation)
+        monkeypatch.setattr(validation, "compute_terms", kill_in_validation)
     with limit_of_time(60), pytest.raises(DataError, match="SIGKILL"):
         train_tiny(stores, tmp_path / "run", *WITH_WORKERS, callbacks=callbacks)
     monkeypatch.undo()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -11,7 +12,7 @@ import re
 import shlex
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from posenet.files import write_atomically
 from posenet.inference.evaluation import Evaluation
 from posenet.skeleton import COCO, load_skeleton
 from posenet.training import from_annotations
-from posenet.training.from_annotations import choose_experiment, prepare
+from posenet.training.from_annotations import PreparedData, choose_experiment, name_of_run
 from posenet.training.step import TrainStep
 from posenet.training.train import TrainingResult
 from tests.helpers.chairs import NAMES, write_chairs
@@ -45,6 +46,8 @@ SETTINGS = (*TINY, "inference.height=64", "train.device=cpu")
 PAIRS = {tuple(NAMES[index : index + 2]) for index in range(0, len(NAMES), 2)}
 FLIP_IDX = [index ^ 1 for index in range(len(NAMES))]
 RUN = Path("checkpoints/chairs")
+CHAIRS = "coco/chairs.json"
+NO_YAML = "PyYAML is not installed: pip install 'simplepose[yolo]'"
 
 
 @pytest.fixture(scope="module")
@@ -70,14 +73,38 @@ def _folder(drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.chdir(tmp_path)
 
 
-def train(source: str, *overrides: str, **options: Any) -> TrainingResult:
+def train(source: str = CHAIRS, *overrides: str, **options: Any) -> TrainingResult:
     return posenet.train(source, [*SETTINGS, *overrides], **{"progress": False} | options)
+
+
+def prepare(source: str | Path = CHAIRS, *overrides: str, **options: Any) -> PreparedData:
+    return from_annotations.prepare(source, [*SETTINGS, *overrides], **options)
+
+
+@contextlib.contextmanager
+def changed_chairs() -> Iterator[dict[str, Any]]:
+    """The annotations of the chairs, which are written again at the end of the context."""
+    content = read_document(Path(CHAIRS))
+    yield content
+    Path(CHAIRS).write_text(json.dumps(content))
+
+
+def stored_names(files: Path = RUN / "data") -> dict[str, set[str]]:
+    """The names of the images of each split."""
+    return {split: {image["file_name"] for image in content_of(files, split)["images"]} for split in ("train", "val")}
+
+
+def refused(call: Callable[[], object], kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind) as error:
+        call()
+    assert re.search(message, str(error.value)), error.value
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
     "source, options, folder",
     [
-        ("coco/chairs.json", {"images": "coco/photos"}, "photos"),
+        (CHAIRS, {"images": "coco/photos"}, "photos"),
         ("chairs", {}, ""),
         pytest.param("labels/chairs.json", {}, "images", marks=pytest.mark.slow),
     ],
@@ -86,14 +113,14 @@ def test_annotations_become_a_network_and_every_step_is_one_line(
     drawn: Path, source: str, options: dict[str, Any], folder: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     if source == "chairs":
-        pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'simplepose[yolo]'")
+        pytest.importorskip("yaml", reason=NO_YAML)
     caplog.set_level(logging.INFO, "posenet")
     result = train(source, **options)
     assert result.finished and result.folder == RUN
     files = result.folder / "data"
     skeleton = load_skeleton(files / "skeleton.toml")
     assert set(skeleton.keypoints) == set(NAMES) and set(skeleton.left_right) == PAIRS
-    images = {split: {image["file_name"] for image in content_of(files, split)["images"]} for split in ("train", "val")}
+    images = stored_names()
     assert images["val"] and not images["val"] & images["train"]
     assert images["val"] | images["train"] == {f"{number}.jpg" for number in range(1, 9)}
     val, best = files / "val.json", RUN / "best.pth"
@@ -128,7 +155,7 @@ def content_of(files: Path, split: str) -> dict[str, Any]:
 
 
 def test_the_long_way_gives_the_same_weights() -> None:
-    train("coco/chairs.json")
+    train()
     data = RUN / "data"
     skeleton = load_skeleton(data / "skeleton.toml")
     for split in ("train", "val"):
@@ -140,14 +167,13 @@ def test_the_long_way_gives_the_same_weights() -> None:
 
 
 def test_stores_are_built_again_when_the_data_change() -> None:
-    prepare("coco/chairs.json", SETTINGS)
+    prepare()
     store = RUN / "data" / "train.h5"
     val = content_of(RUN / "data", "val")["images"]
-    content = json.loads(Path("coco/chairs.json").read_text())
-    content["annotations"] = [entry for entry in content["annotations"] if entry["id"] % 2]
-    Path("coco/chairs.json").write_text(json.dumps(content))
     size = store.stat().st_size
-    prepare("coco/chairs.json", SETTINGS)
+    with changed_chairs() as content:
+        content["annotations"] = [entry for entry in content["annotations"] if entry["id"] % 2]
+    prepare()
     assert store.stat().st_size != size
     assert content_of(RUN / "data", "val")["images"] == val  # no image changes sides
     # A store that was damaged meanwhile is made again, also by a run that has begun.
@@ -155,13 +181,13 @@ def test_stores_are_built_again_when_the_data_change() -> None:
     with h5py.File(store, "r+") as file:
         del file["sample"]
     os.utime("coco/photos/1.jpg", (0, 0))
-    prepare("coco/chairs.json", SETTINGS)
+    prepare()
     assert len(Store(store)) and content_of(RUN / "data", "val")["images"] == val
     # A build that was interrupted is done again, and a file that is missing is made again, too.
-    for names in (["checksum.txt", "train.h5"], ["val.h5"], ["val.json"]):
+    for names in (["checksum.txt", "train.h5"], ["val.json"]):
         for name in names:
             (RUN / "data" / name).unlink()
-        prepare("coco/chairs.json", SETTINGS)
+        prepare()
         assert all((RUN / "data" / name).exists() for name in names)
 
 
@@ -174,55 +200,43 @@ def test_the_checksum_is_written_last(monkeypatch: pytest.MonkeyPatch) -> None:
         write_atomically(path, data)
 
     monkeypatch.setattr(build, "write_atomically", write)
-    prepare("coco/chairs.json", SETTINGS)
+    prepare()
     assert names[-2:] == ["warnings.txt", "checksum.txt"]
 
 
-def chairs_with(copies: int = 0) -> dict[str, Any]:
-    """The chairs, of which image 1 has copies with people."""
-    content = read_document(Path("coco/chairs.json"))
-    first = [entry for entry in content["annotations"] if entry["image_id"] == 1]
-    for number in range(100, 100 + copies):
-        shutil.copy("coco/photos/1.jpg", f"coco/photos/{number}.jpg")
-        content["images"].append(content["images"][0] | {"id": number, "file_name": f"{number}.jpg"})
-        content["annotations"] += [entry | {"id": 2 * number + k, "image_id": number} for k, entry in enumerate(first)]
-    Path("coco/chairs.json").write_text(json.dumps(content))
-    return content
-
-
 def test_copies_of_an_image_stay_on_one_side() -> None:
-    chairs_with(copies=12)
-    prepare("coco/chairs.json", SETTINGS)
-    names = {
-        split: {image["file_name"] for image in content_of(RUN / "data", split)["images"]} for split in ("train", "val")
-    }
+    with changed_chairs() as content:
+        first = [entry for entry in content["annotations"] if entry["image_id"] == 1]
+        for number in range(100, 112):
+            shutil.copy("coco/photos/1.jpg", f"coco/photos/{number}.jpg")
+            content["images"].append(content["images"][0] | {"id": number, "file_name": f"{number}.jpg"})
+            people = (entry | {"id": 2 * number + k, "image_id": number} for k, entry in enumerate(first))
+            content["annotations"] += people
+    prepare()
+    names = stored_names()
     copies = {"1.jpg", *(f"{number}.jpg" for number in range(100, 112))}
     assert names["train"] and names["val"]
     assert [len(copies & names[split]) for split in ("train", "val")] in ([13, 0], [0, 13])
 
 
 def test_images_without_anybody_to_train_on_are_not_chosen_for_validation() -> None:
-    prepare("coco/chairs.json", SETTINGS)
+    prepare()
     [first] = content_of(RUN / "data", "val")["images"]
-    content = read_document(Path("coco/chairs.json"))
+    content = read_document(Path(CHAIRS))
     few = [9, 9, 2] * 2 + [0, 0, 0] * (len(NAMES) - 2)
     for number, change in enumerate([{"keypoints": few, "num_keypoints": 2}, {"area": 63}, {"iscrowd": 1}]):
         changed = [entry | (change if entry["image_id"] == first["id"] else {}) for entry in content["annotations"]]
-        Path("coco/chairs.json").write_text(json.dumps(content | {"annotations": changed}))
-        data = prepare("coco/chairs.json", [*SETTINGS, f"checkpoint.path=other{number}"])
-        [second] = content_of(data.folder / "data", "val")["images"]
-        assert second["id"] != first["id"]
+        Path(CHAIRS).write_text(json.dumps(content | {"annotations": changed}))
+        data = prepare(CHAIRS, f"checkpoint.path=other{number}")
+        assert first["file_name"] not in stored_names(data.folder / "data")["val"]
 
 
 def test_an_image_never_comes_to_validation_after_it_was_trained_on() -> None:
     """Of the first images, the checksums choose most for validation."""
-    content = chairs_with()
-    is_low = {
-        name: hashlib.sha256(name.encode()).digest()[0] < 20 for name in (f"{number}.jpg" for number in range(99))
-    }
-    low = [name for name in is_low if is_low[name]]
-    high = [name for name in is_low if not is_low[name]]
-    for image, name in zip(content["images"], [*low[:3], *high[:5]]):
+    content = read_document(Path(CHAIRS))
+    names = [f"{number}.jpg" for number in range(99)]
+    names.sort(key=lambda name: hashlib.sha256(name.encode()).digest())
+    for image, name in zip(content["images"], [*names[:3], *names[-5:]]):
         shutil.copy(f"coco/photos/{image['file_name']}", f"coco/new_{name}")
         image["file_name"] = name
     shutil.rmtree("coco/photos")
@@ -230,36 +244,37 @@ def test_an_image_never_comes_to_validation_after_it_was_trained_on() -> None:
     for image in content["images"]:
         shutil.move(f"coco/new_{image['file_name']}", f"coco/photos/{image['file_name']}")
     for count in (4, 8):
-        some = {**content, "images": content["images"][:count]}
-        some["annotations"] = [entry for entry in content["annotations"] if entry["image_id"] <= count]
-        Path("coco/chairs.json").write_text(json.dumps(some))
-        prepare("coco/chairs.json", SETTINGS)
-        assert {image["file_name"] for image in content_of(RUN / "data", "val")["images"]} == set(low[:3])
+        people = [entry for entry in content["annotations"] if entry["image_id"] <= count]
+        Path(CHAIRS).write_text(json.dumps(content | {"images": content["images"][:count], "annotations": people}))
+        prepare()
+        assert stored_names()["val"] == set(names[:3])
 
 
 def test_validation_images_that_were_trained_on_are_refused_by_name() -> None:
-    content = chairs_with()
+    content = read_document(Path(CHAIRS))
     for name, ids in (("first.json", {1, 2, 3, 4}), ("second.json", {5, 6, 7, 8})):
         half = {
             key: [entry for entry in content[key] if entry.get("image_id", entry["id"]) in ids]
             for key in ("images", "annotations")
         }
         Path("coco", name).write_text(json.dumps(content | half))
+
+    def start(val: str, *overrides: str) -> PreparedData:
+        return prepare("coco/first.json", "checkpoint.path=new", *overrides, val=f"coco/{val}", images="coco/photos")
+
     shared = "4 images for validation, such as coco/photos/1.jpg: also in the training data; keep one of the two"
-    new = [*SETTINGS, "checkpoint.path=new"]
-    refused(lambda: prepare("coco/first.json", new, val="coco/first.json", images="coco/photos"), DataError, shared)
+    refused(lambda: start("first.json"), DataError, shared)
     assert not Path("new/data/train.h5").exists(), "nothing was built that could count as trained on"
     fifth = Path("coco/photos/5.jpg").read_bytes()
     shutil.copy("coco/photos/1.jpg", "coco/photos/5.jpg")
     copied = "1 image for validation, such as coco/photos/5.jpg: also in the training data"
-    refused(lambda: prepare("coco/first.json", new, val="coco/second.json", images="coco/photos"), DataError, copied)
+    refused(lambda: start("second.json"), DataError, copied)
     Path("coco/photos/5.jpg").write_bytes(fifth)
-    prepare("coco/first.json", new, val="coco/second.json", images="coco/photos")
+    start("second.json")
     Path("new/last.pth").touch()  # it is trained
     trained = "this run has trained on 4 images for validation, such as coco/photos/1.jpg; begin another one with ch"
-    refused(lambda: prepare("coco/first.json", new, val="coco/first.json", images="coco/photos"), DataError, trained)
-    overfit = [*new, "data.allow_overlap=true"]
-    prepare("coco/first.json", overfit, val="coco/first.json", images="coco/photos")
+    refused(lambda: start("first.json"), DataError, trained)
+    start("first.json", "data.allow_overlap=true")
 
 
 def test_the_frame_of_images_with_an_exif_orientation_is_that_of_the_setting() -> None:
@@ -271,7 +286,7 @@ def test_the_frame_of_images_with_an_exif_orientation_is_that_of_the_setting() -
             image.save(path, exif=exif)
     joints = []
     for overrides in ([], ["data.exif_frame=stored"]):
-        prepare("coco/chairs.json", [*SETTINGS, *overrides])
+        prepare(CHAIRS, *overrides)
         with Store(RUN / "data" / "train.h5") as store:
             records = [store.read_record(row) for row in range(store.num_images)]
         assert {record.orientation for record in records} == {6}
@@ -281,129 +296,94 @@ def test_the_frame_of_images_with_an_exif_orientation_is_that_of_the_setting() -
     np.testing.assert_allclose(turned[:, 0], records[0].width - 1 - displayed[:, 1], atol=1e-3)
 
 
-def test_twins_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes seconds, so only the draft of the skeleton does, or else the reading for a given one without twins."""
-    measured_twins = pytest.importorskip("posenet.annotations.checks.measured_twins")
-    content = read_document(Path("coco/chairs.json"))
-    content["categories"][0]["keypoints"] = [f"corner {number}" for number in range(len(NAMES))]
-    Path("coco/chairs.json").write_text(json.dumps(content))
-    measured = []
-
-    def count(joints: np.ndarray, *others: Any) -> None:
-        measured.append(joints.shape)
-
-    monkeypatch.setattr(measured_twins, "measure_twins", count)
-    data = prepare("coco/chairs.json", SETTINGS, images="coco/photos")
-    assert measured == [(16, len(NAMES), 3)]
-    assert not load_skeleton(data.skeleton).mirror
-    assert any("left_right" in text and str(data.skeleton) in text for text in data.warnings)
-    data.skeleton.write_text(data.skeleton.read_text().replace("mirror = false", "mirror = true"))
-    prepare("coco/chairs.json", SETTINGS, images="coco/photos")
-    assert len(measured) == 2
-
-
 def test_a_corrected_skeleton_is_kept() -> None:
-    prepare("coco/chairs.json", SETTINGS)
+    prepare()
     file = RUN / "data" / "skeleton.toml"
     file.write_text(file.read_text().replace("0.05", "0.07"))
-    data = prepare("coco/chairs.json", SETTINGS)
+    data = prepare()
     assert f'model.skeleton="{file}"' in data.overrides
     with Store(RUN / "data" / "train.h5") as store:
         assert set(load_skeleton(file).sigmas) == set(store.skeleton.sigmas) == {0.07}
     mine = file.rename("caf\u00e9.toml")
-    data = prepare("coco/chairs.json", [*SETTINGS, r'model.skeleton="caf\u00e9.toml"'])  # as TOML writes it
+    data = prepare(CHAIRS, r'model.skeleton="caf\u00e9.toml"')  # as TOML writes it
     assert 'model.skeleton="caf\u00e9.toml"' in data.overrides
     mine = mine.rename("mine.toml")
     assert not file.exists() and mine.exists()
     Path("experiment.toml").write_text('[model]\nskeleton = "mine.toml"\n')
-    remedy = "not that of the experiment; name a file with model.skeleton=FILE.toml"
-    refused(lambda: prepare("coco/chairs.json", SETTINGS, experiment="experiment.toml"), ConfigError, remedy)
+    remedy = "not that of the experiment; .* model.skeleton=FILE.toml"
+    refused(lambda: prepare(experiment="experiment.toml"), ConfigError, remedy)
 
 
 def test_validation_data_can_be_given() -> None:
     images, annotations = write_chairs(Path("second").absolute(), "more", 2, 2)
-    prepare("coco/chairs.json", SETTINGS, val=annotations, val_images=images, images="coco/photos")
-    assert len(content_of(RUN / "data", "val")["images"]) == 2
-    data = prepare("coco/chairs.json", SETTINGS, val=annotations)  # its images are found
-    assert (data.images, data.annotations) == (images, RUN / "data" / "val.json")
-    assert len(content_of(RUN / "data", "val")["images"]) == 2
+    for options in ({"val_images": images, "images": "coco/photos"}, {}):  # without a folder, their images are found
+        data = prepare(val=annotations, **options)
+        assert (data.images, data.annotations) == (images, RUN / "data" / "val.json")
+        assert len(stored_names()["val"]) == 2
 
 
 def test_keypoints_without_names_have_the_sides_of_flip_idx() -> None:
-    pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'simplepose[yolo]'")
-    content = read_document(Path("coco/chairs.json"))
+    pytest.importorskip("yaml", reason=NO_YAML)
+    content = read_document(Path(CHAIRS))
     source = write_yolo_pose(Path("unnamed").absolute(), Path("coco/photos"), content, flip_idx=FLIP_IDX)
-    data = prepare(source, SETTINGS)
-    skeleton = load_skeleton(data.folder / "data" / "skeleton.toml")
+    skeleton = load_skeleton(prepare(source).folder / "data" / "skeleton.toml")
     assert skeleton.keypoints[:2] == ("keypoint_1", "keypoint_2")
     assert set(skeleton.left_right) == {(f"keypoint_{k}", f"keypoint_{k + 1}") for k in range(1, len(NAMES), 2)}
-    read_annotations = pytest.importorskip("posenet.annotations.importing.formats").read_annotations
-    assert read_annotations(source).document["categories"][0]["flip_idx"] == FLIP_IDX
+
+
+def write_yaml(**changes: Any) -> Path:
+    """Change the data.yaml of the YOLO-pose set."""
+    yaml = pytest.importorskip("yaml", reason=NO_YAML)
+    file = Path("chairs/data.yaml")
+    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | changes))
+    return file
 
 
 def test_a_yolo_data_set_may_have_images_for_validation() -> None:
-    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'simplepose[yolo]'")
-    file = Path("chairs/data.yaml")
-    content = yaml.safe_load(file.read_text()) | {"path": str(file.parent.absolute()), "val": "images/val"}
-    file.write_text(yaml.safe_dump(content))
+    file = write_yaml(path=str(Path("chairs").absolute()), val="images/val")
     for kind, suffix in (("images", "jpg"), ("labels", "txt")):
         Path("chairs", kind, "val").mkdir()
         for number in (3, 7):
             Path(f"chairs/{kind}/train/{number}.{suffix}").rename(f"chairs/{kind}/val/{number}.{suffix}")
-    data = prepare(file, SETTINGS)
-    stored = {}
-    for split in ("train", "val"):
-        with Store(data.folder / "data" / f"{split}.h5") as store:
-            stored[split] = {store.read_record(row).file_name for row in range(store.num_images)}
-    assert stored == {"val": {"3.jpg", "7.jpg"}, "train": {f"{number}.jpg" for number in (1, 2, 4, 5, 6, 8)}}
+    data = prepare(file)
+    others = {f"{number}.jpg" for number in (1, 2, 4, 5, 6, 8)}
+    assert stored_names(data.folder / "data") == {"val": {"3.jpg", "7.jpg"}, "train": others}
     assert (data.images, data.annotations) == (Path("chairs/images/val").absolute(), data.folder / "data/val.json")
 
 
-def test_a_val_that_does_not_exist_does_not_stop(caplog: pytest.LogCaptureFixture) -> None:
-    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'simplepose[yolo]'")
-    file = Path("chairs/data.yaml")
-    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | {"val": "images/valid"}))
-    prepare(file, SETTINGS)
-    assert len(content_of(RUN / "data", "val")["images"]) == 1
-    assert any("images/valid" in record.message for record in caplog.records if record.levelname == "WARNING")
-    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | {"train": "images/none", "val": None}))
-    refused(lambda: prepare(file, SETTINGS), DataError, "images/none")
-
-
-@pytest.mark.parametrize("val", ["./images/train/", ""])
-def test_a_val_that_is_the_training_folder_is_ignored_and_named(val: str, caplog: pytest.LogCaptureFixture) -> None:
-    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'simplepose[yolo]'")
-    file = Path("chairs/data.yaml")
-    content = yaml.safe_load(file.read_text()) | {"train": "images/train", "val": val}
-    file.write_text(yaml.safe_dump(content))
-    data = prepare(file, SETTINGS)
-    names = [{image["file_name"] for image in content_of(data.folder / "data", s)["images"]} for s in ("train", "val")]
-    assert names[1] and not names[0] & names[1]
-    said = [text for text in caplog.messages if "val is ignored" in text]
-    assert said == ([f"{file}: val is ignored, because it names the images of train"] if val else [])
+@pytest.mark.parametrize(
+    "val, warning",
+    [("images/valid", "images/valid"), ("./images/train/", "val is ignored, because it names the images of train")],
+)
+def test_a_val_that_is_not_there_or_is_the_training_folder_is_ignored_and_named(
+    val: str, warning: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    prepare(write_yaml(train="images/train", val=val))
+    names = stored_names()
+    assert names["val"] and not names["train"] & names["val"]
+    assert any(warning in record.message for record in caplog.records if record.levelname == "WARNING")
+    refused(lambda: prepare(write_yaml(train="images/none", val=None)), DataError, "images/none")
 
 
 def test_cocos_keypoints_have_cocos_skeleton(caplog: pytest.LogCaptureFixture) -> None:
-    content = read_document(Path("coco/chairs.json"))
-    content["categories"][0] |= {"id": 3, "keypoints": list(COCO.file_names), "skeleton": []}
-    for entry in content["annotations"]:
-        entry["category_id"] = 3
-        entry["keypoints"] += [0, 0, 0] * (17 - len(NAMES))
-    Path("coco/chairs.json").write_text(json.dumps(content))
+    with changed_chairs() as content:
+        content["categories"][0] |= {"id": 3, "keypoints": list(COCO.file_names), "skeleton": []}
+        for entry in content["annotations"]:
+            entry["category_id"] = 3
+            entry["keypoints"] += [0, 0, 0] * (17 - len(NAMES))
     caplog.set_level(logging.INFO, "posenet")
-    prepare("coco/chairs.json", SETTINGS)
+    prepare()
     skeleton = load_skeleton(RUN / "data" / "skeleton.toml")
     assert skeleton == COCO and skeleton.category_id == 3
     assert "Skeleton: that of COCO" in caplog.messages
 
 
 def test_categories_with_the_same_keypoints_in_another_order_are_trained_together() -> None:
-    content = read_document(Path("coco/chairs.json"))
-    content["categories"].append({"id": 9, "name": "armchair", "keypoints": NAMES[::-1], "skeleton": []})
-    for entry in content["annotations"][::3]:
-        entry |= {"category_id": 9, "keypoints": np.reshape(entry["keypoints"], (-1, 3))[::-1].ravel().tolist()}
-    Path("coco/chairs.json").write_text(json.dumps(content))
-    prepare("coco/chairs.json", SETTINGS)
+    with changed_chairs() as content:
+        content["categories"].append({"id": 9, "name": "armchair", "keypoints": NAMES[::-1], "skeleton": []})
+        for entry in content["annotations"][::3]:
+            entry |= {"category_id": 9, "keypoints": np.reshape(entry["keypoints"], (-1, 3))[::-1].ravel().tolist()}
+    prepare()
     num_people = 0
     for split in ("train", "val"):
         with Store(RUN / "data" / f"{split}.h5") as store:
@@ -411,43 +391,33 @@ def test_categories_with_the_same_keypoints_in_another_order_are_trained_togethe
     assert num_people == len(content["annotations"])
 
 
-def refused(call: Callable[[], object], kind: type[Exception], message: str) -> None:
-    with pytest.raises(kind) as error:
-        call()
-    assert re.search(message, str(error.value)), error.value
-    assert "\n" not in str(error.value)
-
-
 def test_what_cannot_be_prepared_is_refused_in_one_line() -> None:
     Path("other").mkdir()
     Path("results.json").write_text(json.dumps([{"image_id": 1, "keypoints": [1, 2, 2], "score": 0.5}]))
     Path("text.json").write_text("3")
     Path("cvat.zip").touch()
-    Path("cvat.xml").touch()
     Path("empty.json").write_text(json.dumps({"images": [], "annotations": [], "categories": []}))
     for source, message in {
         "missing.json": "missing.json does not exist; give a data.yaml",
         "coco/photos/1.jpg": "1.jpg is not a file of annotations; give a data.yaml",
         "other": "other has no file of annotations; give the file itself",
-        "empty.json": "no folder in . has the images of empty.json; name the folder with images=DIR",
+        "empty.json": "no folder in . has the images of empty.json; name the folder with --images DIR",
         "results.json": "results.json has results, not annotations",
         "text.json": "text.json has no annotations",
         "cvat.zip": "cvat.zip is not a file of annotations; unpack it, and give a file in it; CVAT exports one as COCO",
-        "cvat.xml": "cvat.xml has no annotations",
     }.items():
-        refused(lambda: prepare(source, SETTINGS), DataError, message)
-    content = read_document(Path("coco/chairs.json"))
-    one = [entry for entry in content["annotations"] if entry["image_id"] == 1]
-    Path("coco/one.json").write_text(json.dumps(content | {"annotations": one}))
-    message = "train.json has keypoints in 1 image; training needs two or more"
-    refused(lambda: prepare("coco/one.json", SETTINGS), DataError, message)
-    shutil.copytree("coco/photos", "coco/again")
-    refused(lambda: prepare("coco/chairs.json", SETTINGS), DataError, "both have the images of .*; name the folder")
-    for entry in content["annotations"]:
-        entry["keypoints"] = entry["keypoints"][:5]
-    Path("coco/chairs.json").write_text(json.dumps(content))
+        refused(lambda: prepare(source), DataError, message)
+    with changed_chairs() as content:
+        one = [entry for entry in content["annotations"] if entry["image_id"] == 1]
+        Path("coco/one.json").write_text(json.dumps(content | {"annotations": one}))
+        message = "train.json has keypoints in 1 image; training needs two or more"
+        refused(lambda: prepare("coco/one.json"), DataError, message)
+        shutil.copytree("coco/photos", "coco/again")
+        refused(prepare, DataError, "both have the images of .*; name the folder")
+        for entry in content["annotations"]:
+            entry["keypoints"] = entry["keypoints"][:5]
     message = r"\(keypoint-values\); posenet annotations lint "
-    refused(lambda: prepare("coco/chairs.json", SETTINGS, images="coco/photos"), DataError, message)
+    refused(lambda: prepare(images="coco/photos"), DataError, message)
     assert not list(RUN.rglob("*.h5"))
 
 
@@ -459,29 +429,26 @@ def test_validation_data_with_other_names_are_refused_before_anything_is_built(
     content["categories"][0]["keypoints"] = [f"my {name}" for name in NAMES]
     annotations.write_text(json.dumps(content))
     options = {"val": annotations, "val_images": images, "images": "coco/photos"}
-    refused(lambda: prepare("coco/chairs.json", SETTINGS, **options), DataError, "no-such-keypoints")
+    refused(lambda: prepare(**options), DataError, "no-such-keypoints")
     assert any("no-such-keypoints" in message for message in caplog.messages)
     assert not list(RUN.rglob("*.h5"))
 
 
 def test_wrong_folders_and_weights_are_refused_before_anything_is_built() -> None:
-    for options, kind, message in [
-        ({"images": "fotos"}, DataError, "fotos"),
-        ({"images": "coco/photos", "val_images": "coco/chairs.json"}, DataError, "chairs.json"),
-        ({"val": "coco/photos"}, DataError, "photos has no file of annotations"),
+    for options, message in [
+        ({"images": "fotos"}, "fotos"),
+        ({"images": "coco/photos", "val_images": CHAIRS}, "chairs.json"),
+        ({"val": "coco/photos"}, "photos has no file of annotations"),
     ]:
-        refused(lambda: prepare("coco/chairs.json", SETTINGS, **options), kind, message)
+        refused(lambda: prepare(**options), DataError, message)
     Path("yolo.pt").write_bytes(pickle.dumps({"model": Path}, protocol=2))
-    Path("mine.onnx").touch()
     for name, message in {
         "no.pth": "no.pth is not a",
         "yolo.pt": "yolo.pt is not a checkpoint of plain tensors|yolo.pt is damaged",
-        "mine.onnx": "mine.onnx is an exported file, which cannot be trained",
     }.items():
-        weights_setting = f"train.weights={name}"
-        refused(lambda: prepare("coco/chairs.json", [*SETTINGS, weights_setting]), CheckpointError, message)
-    pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'simplepose[yolo]'")
-    refused(lambda: prepare("chairs", SETTINGS, images="chairs/images"), DataError, "leave out images=DIR")
+        refused(lambda: prepare(CHAIRS, f"train.weights={name}"), CheckpointError, message)
+    pytest.importorskip("yaml", reason=NO_YAML)
+    refused(lambda: prepare("chairs", images="chairs/images"), DataError, "leave out --images DIR")
     assert not list(Path("checkpoints").rglob("*.h5"))
 
 
@@ -489,159 +456,136 @@ def test_one_unusable_image_is_left_out_and_neither_more_nor_all_of_a_split(capl
     images, annotations = write_chairs(Path("second").absolute(), "more", 1, 2)
     (images / "1.jpg").unlink()
     options = {"val": annotations, "val_images": images, "images": "coco/photos"}
-    refused(lambda: prepare("coco/chairs.json", SETTINGS, **options), DataError, str(images))
+    refused(lambda: prepare(**options), DataError, str(images))
     Path("coco/photos/3.jpg").unlink()
     caplog.set_level(logging.INFO, "posenet")
-    folder = prepare("coco/chairs.json", SETTINGS).folder / "data"
+    prepare()
     assert any("missing-file" in message and "3.jpg" in message for message in caplog.messages)
-    assert "3.jpg" not in {
-        image["file_name"] for split in ("train", "val") for image in content_of(folder, split)["images"]
-    }
+    assert "3.jpg" not in set().union(*stored_names().values())
     for number in (4, 5, 6, 7):
         Path(f"coco/photos/{number}.jpg").unlink()
-    refused(lambda: prepare("coco/chairs.json", SETTINGS), DataError, "missing-file")
+    refused(prepare, DataError, "missing-file")
 
 
 def test_a_damaged_validation_image_is_left_out_of_the_ap_too(caplog: pytest.LogCaptureFixture) -> None:
     images, annotations = write_chairs(Path("second").absolute(), "more", 3, 2)
     file = images / "2.jpg"
-    file.write_bytes(file.read_bytes()[:1000])
+    intact = file.read_bytes()
+    file.write_bytes(intact[:1000])
     options = {"images": "coco/photos", "val": annotations, "val_images": images}
-    assert train("coco/chairs.json", **options, max_steps=1).steps == 1
+    assert train(CHAIRS, **options, max_steps=1).steps == 1
     assert any("unreadable-file" in text and "2.jpg" in text for text in caplog.messages)
     caplog.clear()
     caplog.set_level(logging.INFO, "posenet")
-    assert train("coco/chairs.json", **options).finished  # goes on without the image
+    assert train(CHAIRS, **options).finished  # goes on without the image
     [ap] = [text for text in caplog.messages if "on 2 images that it was not trained on" in text]
     beside = caplog.messages[caplog.messages.index(ap) + 2]
     assert "unreadable-file" in beside and "2.jpg" in beside, "the warnings are repeated"
-    with Store(RUN / "data" / "val.h5") as store:
-        assert store.image_ids.tolist() == [1, 3]
-    _, other = write_chairs(Path("third").absolute(), "more", 3, 2)  # the image as it was
-    file.write_bytes((other.parent / "more" / "2.jpg").read_bytes())
-    assert not prepare("coco/chairs.json", SETTINGS, **options).warnings
-    assert len(content_of(RUN / "data", "val")["images"]) == 3
+    assert stored_names()["val"] == {"1.jpg", "3.jpg"}
+    file.write_bytes(intact)
+    assert not prepare(**options).warnings
+    assert len(stored_names()["val"]) == 3
 
 
 def test_a_folder_may_have_a_file_for_each_split_beside_its_images() -> None:
     for split, seed in (("train", 1), ("valid", 2)):
         images, annotations = write_chairs(Path("drawn").absolute(), split, 3, seed)
         annotations.rename(images / "_annotations.coco.JSON" if split == "train" else images / "_annotations.coco.json")
-    data = prepare("drawn", SETTINGS)
+    data = prepare("drawn")
     assert (data.folder, data.images) == (Path("checkpoints/drawn"), Path("drawn/valid"))
     stored = content_of(data.folder / "data", "val")
-    prepare("coco/chairs.json", SETTINGS, val="drawn/valid")
+    prepare(val="drawn/valid")
     assert content_of(RUN / "data", "val") == stored
 
 
 def test_large_images_are_stored_smaller_those_of_nobody_too_and_those_of_small_objects_are_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    content = read_document(Path("coco/chairs.json"))
-    for entry in content["annotations"]:
-        entry["area"] = 63 if entry["image_id"] == content["images"][0]["id"] else 1024
-    size = {"width": 2 * MAX_STORED_SIDE, "height": MAX_STORED_SIDE}
-    content["images"].append({"id": 99, "file_name": "large.jpg", **size})
-    cv2.imwrite("coco/photos/large.jpg", np.zeros((size["height"], size["width"], 3), np.uint8))
-    Path("coco/chairs.json").write_text(json.dumps(content))
+    with changed_chairs() as content:
+        for entry in content["annotations"]:
+            entry["area"] = 63 if entry["image_id"] == content["images"][0]["id"] else 1024
+        size = {"width": 2 * MAX_STORED_SIDE, "height": MAX_STORED_SIDE}
+        content["images"].append({"id": 99, "file_name": "large.jpg", **size})
+        cv2.imwrite("coco/photos/large.jpg", np.zeros((size["height"], size["width"], 3), np.uint8))
     caplog.set_level(logging.INFO, "posenet")
-    data = prepare("coco/chairs.json", SETTINGS)
+    data = prepare()
     with Store(data.folder / "data" / "train.h5") as store:
         assert count_background(store) == 1
     assert any("train.h5" in text and "1 made smaller" in text for text in caplog.messages)
     assert [line for line in data.warnings if "2 smaller than 8 x 8 pixels" in line]
     assert [line for line in data.warnings if "1 image left out" in line]
+    with changed_chairs() as content:
+        for entry in content["annotations"]:
+            entry["area"] = 63
+    refused(prepare, DataError, r"no chair in .*: \d+ smaller than 8 x 8 pixels")  # and no background
 
 
-def test_objects_of_large_photographs_are_not_lost() -> None:
-    """The same objects as in build-hdf5, though the images are made smaller."""
-    content = read_document(Path("coco/chairs.json"))
-    zoom = 20
-    for image in content["images"]:
-        path = Path("coco/photos", image["file_name"])
-        drawing = np.full((160 * zoom, 160 * zoom, 3), 99, np.uint8)
-        drawing[:160, :160] = cv2.imread(str(path))
-        cv2.imwrite(str(path), drawing)
-        image.update(width=160 * zoom, height=160 * zoom)
-    Path("coco/chairs.json").write_text(json.dumps(content))
-    prepare("coco/chairs.json", SETTINGS)
-    num_samples = 0
+@pytest.mark.parametrize("side, zoom", [(3200, 1), (40, 0.25)])
+def test_objects_of_large_photographs_and_of_a_few_pixels_are_trained_on(side: int, zoom: float) -> None:
+    """The same objects as in build-hdf5, though the images are made smaller; training enlarges those that are small."""
+    with changed_chairs() as content:
+        for image in content["images"]:
+            path = Path("coco/photos", image["file_name"])
+            small = cv2.resize(cv2.imread(str(path)), None, fx=zoom, fy=zoom, interpolation=cv2.INTER_AREA)
+            drawing = np.full((side, side, 3), 99, np.uint8)
+            drawing[: len(small), : len(small)] = small
+            cv2.imwrite(str(path), drawing)
+            image.update(width=side, height=side)
+        for entry in content["annotations"]:
+            entry["keypoints"] = [value * (1 if k % 3 == 2 else zoom) for k, value in enumerate(entry["keypoints"])]
+            entry["bbox"] = [value * zoom for value in entry["bbox"]]
+            entry.pop("segmentation", None)
+            if zoom < 1:
+                entry.pop("area")
+    prepare()
+    areas, heights, num_samples = [], [], 0
     for split in ("train", "val"):
         with Store(RUN / "data" / f"{split}.h5") as store:
+            records = [store.read_record(row) for row in range(store.num_images)]
+            areas += [area for record in records for area in record.people["area"].tolist()]
+            heights += [record.height for record in records]
             num_samples += len(store)
-            assert all(store.read_record(row).people["area"].min() > 1020 for row in range(store.num_images))
-            assert all(store.read_record(row).height < 160 * zoom for row in range(store.num_images))
-    assert num_samples == len(content["annotations"])
-
-
-def test_objects_of_a_few_pixels_are_trained_on() -> None:
-    """Training enlarges them: they are blurry and not small."""
-    content = read_document(Path("coco/chairs.json"))
-    for image in content["images"]:
-        path = Path("coco/photos", image["file_name"])
-        cv2.imwrite(str(path), cv2.resize(cv2.imread(str(path)), (40, 40), interpolation=cv2.INTER_AREA))
-        image.update(width=40, height=40)
-    for entry in content["annotations"]:
-        entry["keypoints"] = [value if k % 3 == 2 else value / 4 for k, value in enumerate(entry["keypoints"])]
-        entry["bbox"] = [value / 4 for value in entry["bbox"]]
-        entry.pop("area")
-        entry.pop("segmentation", None)
-    Path("coco/chairs.json").write_text(json.dumps(content))
-    prepare("coco/chairs.json", SETTINGS)
-    with Store(RUN / "data" / "train.h5") as store:
-        areas = np.concatenate([store.read_record(row).people["area"] for row in range(store.num_images)])
-        assert len(store) == len(areas) == 14 and areas.max() < 32 * 32
-
-
-def test_objects_that_are_all_too_small_are_no_background() -> None:
-    content = read_document(Path("coco/chairs.json"))
-    for entry in content["annotations"]:
-        entry["area"] = 63
-    Path("coco/chairs.json").write_text(json.dumps(content))
-    refused(
-        lambda: prepare("coco/chairs.json", SETTINGS),
-        DataError,
-        r"no chair in .*: \d+ smaller than 8 x 8 pixels",
-    )
+    assert num_samples == len(areas) == len(content["annotations"])
+    assert min(areas) > 1020 if zoom == 1 else max(areas) < 32 * 32
+    assert max(heights) < 3200
 
 
 def test_a_skeleton_without_sides_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    content = read_document(Path("coco/chairs.json"))
-    content["categories"][0]["keypoints"] = [f"point_{index}" for index in range(len(NAMES))]
-    Path("coco/chairs.json").write_text(json.dumps(content))
-    prepare("coco/chairs.json", SETTINGS)
+    with changed_chairs() as content:
+        content["categories"][0]["keypoints"] = [f"point_{index}" for index in range(len(NAMES))]
+    data = prepare()
     [warning] = [text for text in caplog.messages if "point_0" in text]
-    assert "left_right" in warning and not load_skeleton(RUN / "data" / "skeleton.toml").mirror
+    assert "left_right" in warning and not load_skeleton(data.skeleton).mirror
+    assert any("left_right" in text and str(data.skeleton) in text for text in data.warnings)
 
 
 def test_of_several_kinds_of_objects_the_most_frequent_one_is_trained(caplog: pytest.LogCaptureFixture) -> None:
-    content = read_document(Path("coco/chairs.json"))
-    content["categories"].insert(0, {"id": 63, "name": "stool", "keypoints": ["seat", "foot"], "skeleton": [[1, 2]]})
-    box = content["annotations"][0]["bbox"]
-    seat = [box[0] + 1, box[1] + 1, 2, box[0] + 9, box[1] + 9, 2]
-    content["annotations"].append(content["annotations"][0] | {"id": 999, "category_id": 63, "keypoints": seat})
-    Path("coco/chairs.json").write_text(json.dumps(content))
-    prepare("coco/chairs.json", SETTINGS)
+    with changed_chairs() as content:
+        stool = {"id": 63, "name": "stool", "keypoints": ["seat", "foot"], "skeleton": [[1, 2]]}
+        content["categories"].insert(0, stool)
+        box = content["annotations"][0]["bbox"]
+        seat = [box[0] + 1, box[1] + 1, 2, box[0] + 9, box[1] + 9, 2]
+        content["annotations"].append(content["annotations"][0] | {"id": 999, "category_id": 63, "keypoints": seat})
+    prepare()
     assert load_skeleton(RUN / "data" / "skeleton.toml").num_keypoints == len(NAMES)
     assert any("stool" in record.message for record in caplog.records if record.levelname == "WARNING")
-    assert run_tool("annotations", ["skeleton", "coco/chairs.json", "--category", "stool", "--output", "s.toml"]) == 0
-    Path("coco/stools.json").write_text(json.dumps(content))
-    refused(lambda: prepare("coco/stools.json", [*SETTINGS, "model.skeleton=s.toml"]), DataError, "1 image; training")
+    assert run_tool("annotations", ["skeleton", CHAIRS, "--category", "stool", "--output", "s.toml"]) == 0
+    shutil.copy(CHAIRS, "coco/stools.json")
+    refused(lambda: prepare("coco/stools.json", "model.skeleton=s.toml"), DataError, "1 image; training")
 
 
 def test_prepare_stops_before_the_training_and_shows_the_labels(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["coco/chairs.json", "--images", "coco/photos", "--set", *SETTINGS]
+    words = [CHAIRS, "--images", "coco/photos", "--set", *SETTINGS]
     assert run_tool("train", [*words, "--prepare"]) == 0
     shown = capsys.readouterr().err
     assert not list(RUN.glob("*.pth")) and cv2.imread(str(RUN / "labels.jpg")) is not None
     assert "labels.jpg" in shown and "skeleton.toml" in shown
-    command = shlex.split(
-        next(line for line in shown.splitlines() if line.startswith("Next: "))[len("Next: posenet ") :]
-    )
-    assert run_tool(command[0], command[1:]) == 0 and (RUN / "best.pth").exists()
+    [line] = [line for line in shown.splitlines() if line.startswith("Next: ")]
+    _, _, tool, *command = shlex.split(line)
+    assert run_tool(tool, command) == 0 and (RUN / "best.pth").exists()
     assert "The data have not changed" in capsys.readouterr().err
     assert run_tool("train", ["--prepare"]) == 2
-    result = train("coco/chairs.json", "checkpoint.path=python", images="coco/photos", prepare=True)
+    result = train(CHAIRS, "checkpoint.path=python", images="coco/photos", prepare=True)
     assert (result.folder, result.finished, result.steps) == (Path("python"), False, 0)
     assert not list(Path("python").glob("*.pth")) and Path("python/labels.jpg").is_file()
     refused(lambda: posenet.train("tiny", SETTINGS, prepare=True), ConfigError, "prepare")
@@ -649,20 +593,19 @@ def test_prepare_stops_before_the_training_and_shows_the_labels(capsys: pytest.C
 
 def test_an_experiment_without_ap_evaluates_and_draws_too(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "posenet")
-    result = train("coco/chairs.json", experiment="demo")
+    result = train(experiment="demo")
     assert list(result.best) == ["AP"]
     assert f"Annotations beside what was found: {RUN}/pictures/epoch_0002.jpg" in caplog.messages
     assert "Experiment demo" in caplog.messages
     Path("own.toml").write_text("[train]\nevaluate_every = 2\n")  # which stays as it is
-    own = {"own.toml": [*SETTINGS, "checkpoint.path=own"], "demo": [*SETTINGS, " train.evaluate_every = 0"]}
-    for experiment, pairs in own.items():
-        data = prepare("coco/chairs.json", pairs, experiment=experiment)
+    for experiment, pair in {"own.toml": "checkpoint.path=own", "demo": " train.evaluate_every = 0"}.items():
+        data = prepare(CHAIRS, pair, experiment=experiment)
         assert not any(pair.startswith("train.evaluate_every") for pair in data.overrides)
 
 
 def test_the_experiment_is_one_for_the_device_and_its_height_for_prediction_follows_that_of_the_input() -> None:
     sizes = ["train.input_size=[128, 256]"]
-    data = prepare("coco/chairs.json", sizes)
+    data = from_annotations.prepare(CHAIRS, sizes)
     for has_accelerator, name in ((False, "tiny"), (True, "small")):
         experiment, pairs = choose_experiment(data, sizes, None, has_accelerator)
         default = posenet.load_config(name)
@@ -681,9 +624,9 @@ def test_the_best_network_is_evaluated_at_the_end_on_the_device_of_the_run(
         return Evaluation({"AP": 0.321}, 1, min_score=0.15)
 
     monkeypatch.setattr(from_annotations, "evaluate", evaluate)
-    same = {"val": "coco/chairs.json", "images": "coco/photos"}
-    best = train("coco/chairs.json", "data.allow_overlap=true", **same).folder / "best.pth"
-    train("coco/chairs.json", "data.allow_overlap=true", **same)  # the run is finished already
+    same = {"val": CHAIRS, "images": "coco/photos"}
+    best = train(CHAIRS, "data.allow_overlap=true", **same).folder / "best.pth"
+    train(CHAIRS, "data.allow_overlap=true", **same)  # the run is finished already
     assert evaluated == 2 * [(best, "cpu")]
     assert any(message == "AP 0.321 on 1 image that it may have been trained on" for message in caplog.messages)
     assert any(message.startswith("Scores are low: --min-score 0.15 ") for message in caplog.messages)
@@ -691,13 +634,13 @@ def test_the_best_network_is_evaluated_at_the_end_on_the_device_of_the_run(
 
 
 def test_weights_bring_their_network_with_them(caplog: pytest.LogCaptureFixture) -> None:
-    pretrained = train("coco/chairs.json").folder / "last.pth"
-    content = read_document(Path("coco/chairs.json"))
-    content["categories"][0] |= {"keypoints": NAMES[:4], "skeleton": [[1, 2], [1, 3], [2, 4]]}
-    for entry in content["annotations"]:
-        entry["keypoints"] = entry["keypoints"][:12]
-        entry["num_keypoints"] = sum(value > 0 for value in entry["keypoints"][2::3])
-    Path("coco/seats.json").write_text(json.dumps(content))
+    pretrained = train().folder / "last.pth"
+    with changed_chairs() as content:
+        content["categories"][0] |= {"keypoints": NAMES[:4], "skeleton": [[1, 2], [1, 3], [2, 4]]}
+        for entry in content["annotations"]:
+            entry["keypoints"] = entry["keypoints"][:12]
+            entry["num_keypoints"] = sum(value > 0 for value in entry["keypoints"][2::3])
+    Path(CHAIRS).rename("coco/seats.json")
     caplog.set_level(logging.INFO, "posenet")
     others = [pair for pair in SETTINGS if not pair.startswith("model.")]
     result = posenet.train("coco/seats.json", [*others, f"train.weights={pretrained}"], progress=False)
@@ -711,30 +654,26 @@ def test_weights_bring_their_network_with_them(caplog: pytest.LogCaptureFixture)
 def test_a_run_continues_with_the_file_it_began_with_alone(caplog: pytest.LogCaptureFixture) -> None:
     RUN.mkdir(parents=True)
     (RUN / "last.pth").touch()
-    refused(
-        lambda: train("coco/chairs.json"), CheckpointError, "chairs already contains a run, which has begun with st"
-    )
+    refused(lambda: train(), CheckpointError, "chairs already contains a run, which has begun with st")
     (RUN / "last.pth").unlink()
-    prepare("coco/chairs.json", SETTINGS)
+    prepare()
     (RUN / "last.pth").touch()
     here = f"checkpoint.path={RUN}"
-    for same in ("coco/chairs.json", "coco", "coco/../coco/chairs.json"):
-        assert prepare(same, [*SETTINGS, here]).is_started
+    for same in (CHAIRS, "coco", "coco/../coco/chairs.json"):
+        assert prepare(same, here).is_started
     refused(lambda: train("labels", here), CheckpointError, "has begun with .*/coco/chairs.json, not with labels; ")
     os.utime("coco/photos/1.jpg", (0, 0))
-    prepare("coco/chairs.json", SETTINGS)
+    prepare()
     assert any("The data have changed since the run in checkpoints/chairs began" in text for text in caplog.messages)
 
 
 def test_arguments_that_do_not_belong_together_are_refused() -> None:
-    refused(lambda: train("coco/chairs.json", resume="a.pth"), ConfigError, "continues in its folder; leave out resume")
+    refused(lambda: train(resume="a.pth"), ConfigError, "in its folder; leave out --resume")
     refused(lambda: posenet.train("tiny", images="photos"), ConfigError, "belong to annotations")
-    refused(lambda: train("coco/chairs.json", "data.train=other.h5"), ConfigError, "data.train names other data than")
+    refused(lambda: train(CHAIRS, "data.train=other.h5"), ConfigError, "data.train names other data than")
     table = json.dumps(["a", "b"])
     inline = f"model.skeleton={{keypoints={table}, parts=[{table}]}}"
-    refused(
-        lambda: train("coco/chairs.json", inline), ConfigError, "model.skeleton is the name of a TOML file, or coco"
-    )
+    refused(lambda: train(CHAIRS, inline), ConfigError, "model.skeleton is the name of a TOML file, or coco")
 
 
 def test_the_tool_goes_on_after_a_signal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -744,7 +683,7 @@ def test_the_tool_goes_on_after_a_signal(monkeypatch: pytest.MonkeyPatch, capsys
         os.kill(os.getpid(), signal.SIGTERM)
         return train_step(self, batches)
 
-    words = ["coco/chairs.json", "--images", "coco/photos", "--set", *SETTINGS]
+    words = [CHAIRS, "--images", "coco/photos", "--set", *SETTINGS]
     with monkeypatch.context() as patch:
         patch.setattr(TrainStep, "__call__", train_step_and_signal)
         assert run_tool("train", words) == STOPPED_STATUS
@@ -756,5 +695,12 @@ def test_the_tool_goes_on_after_a_signal(monkeypatch: pytest.MonkeyPatch, capsys
     assert "--images belongs to annotations; give these: posenet train data.yaml" in capsys.readouterr().err
     assert run_tool("train", [*words, "--resume", "a.pth"]) == 2
     assert "leave out --resume" in capsys.readouterr().err
-    with pytest.raises(ConfigError, match="leave out resume=PATH"):
-        train("coco/chairs.json", images="coco/photos", resume="a.pth")
+
+
+def test_a_run_is_called_after_the_first_name_that_tells_sets_apart(tmp_path: Path) -> None:
+    folder = tmp_path / "birds.v2"
+    folder.mkdir()
+    for source in (folder, folder / "train.json", folder / "annotations" / "person_keypoints_a.json"):
+        assert name_of_run(source) == "birds.v2"
+    assert name_of_run(folder / "owls.json") == "owls"
+    assert name_of_run(Path("/data/train.json")) == "run"

@@ -290,19 +290,8 @@ def test_scores_on_other_validation_data_count_no_more(stores: Stores, tmp_path:
     other = [f"data.val={stores['train']}", "data.allow_overlap=true", "train.epochs=2"]
     result = posenet.train(None, other, resume=tmp_path, max_steps=7, progress=False)
     assert result.best == {}
-    assert (
-        "Changed since the checkpoint was saved: data.val, the validation labels" in (tmp_path / "log.txt").read_text()
-    )
+    assert "Changed since the checkpoint was saved: data.val" in (tmp_path / "log.txt").read_text()
     assert posenet.train(None, (), resume=tmp_path, progress=False).best
-
-
-def test_a_resume_that_is_refused_leaves_the_run_finished(stores: Stores, tmp_path: Path) -> None:
-    train_tiny(stores, tmp_path, "train.epochs=1")
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
-    with pytest.raises(CheckpointError, match="did not freeze"):
-        posenet.train(None, ['train.freeze=["stem.*"]', "train.epochs=2"], resume=tmp_path, progress=False)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
-    assert before["run.status"] == b"finished\n"
 
 
 def test_two_threads_do_not_train_at_once_and_a_callback_may(stores: Stores, tmp_path: Path) -> None:
@@ -333,15 +322,16 @@ def test_settings_of_another_network_or_optimizer_are_refused(
     monkeypatch.chdir(tmp_path)
     Path("other.toml").write_text('keypoints = ["nose", "neck"]\nparts = [["nose", "neck"]]\n')
     train_tiny(stores, tmp_path / "run", "optim.name=adamw", max_steps=1)
-    before = (tmp_path / "run" / "last.pth").read_bytes()
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()}
     for override, message in {
-        "model.width=32": "another architecture",
+        "model.width=32": r"another network \(model.width: 16 -> 32\); continue without --config",
         "optim.name=sgd": "another optimizer",
         "model.skeleton=other.toml": r"another skeleton than model.skeleton \(other keypoints, parts, left_right",
     }.items():
         with pytest.raises((CheckpointError, ConfigError), match=message):
             train_tiny(stores, tmp_path / "run", "optim.name=adamw", override, resume=True)
-    assert (tmp_path / "run" / "last.pth").read_bytes() == before
+    assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()} == before
+    assert before["run.status"] == b"finished\n"
 
 
 def test_checkpoints_without_a_run_or_with_a_wrong_one_are_refused(stores: Stores, tmp_path: Path) -> None:
@@ -352,13 +342,8 @@ def test_checkpoints_without_a_run_or_with_a_wrong_one_are_refused(stores: Store
     wrong: dict[str, dict[str, Any]] = {
         "no run to resume": {"model": state["model"], "config": state["config"]},
         r"no run to resume \(no config\)": state | {"config": "text"},
-        "optim must be a table": state | {"config": state["config"] | {"optim": "text"}},
         "cannot be resumed": state | {"config": state["config"] | {"loss": {"part_weight": torch.ones(2)}}},
-        "train.channels_last must be": state
-        | {"config": state["config"] | {"train": {"channels_last": torch.ones(2)}}},
-        "epoch is -5": state | {"progress": state["progress"] | {"epoch": -5}},
         "contains no valid run": state | {"guard": state["guard"] | {"bad_in_a_row": "many"}},
-        "guard.losses has": state | {"guard": state["guard"] | {"losses": [0.0]}},
         "step 1 of an epoch of 0 steps": state | {"steps_per_epoch": 0},
         "stem.entry.conv.weight contains NaN": state | {"average": {"count": 1, "epochs": 0, "trained": no_numbers}},
     }
@@ -415,26 +400,18 @@ def test_the_validation_loss_decides_between_equal_scores_also_after_a_restart()
     assert Progress(**earlier).record_score("AP", 0.1, 7.0), "checkpoints of earlier versions have no loss"
 
 
-@pytest.mark.parametrize("field", ["epoch", "loss_sum", "best_kind"])
-@pytest.mark.parametrize("value", [[1], None])
-def test_a_position_of_wrong_values_is_refused(field: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"^{field} is "):
-        Progress(**{field: value})
-    with pytest.raises(ValueError, match="epoch is -5"):
-        Progress(epoch=-5)
-
-
 @given(old_steps=st.integers(1, 1000), new_steps=st.integers(1, 1000), share=st.floats(0, 1))
 def test_an_epoch_of_another_length_keeps_the_completed_share(old_steps: int, new_steps: int, share: float) -> None:
     step = int(share * old_steps)
     progress = Progress(step=step)
     progress.rescale_epoch(old_steps, new_steps)
     assert 0 <= step / old_steps - progress.step / new_steps < 1 / new_steps
-    if old_steps == new_steps:
-        assert progress.step == step
 
 
-@pytest.mark.parametrize("old_steps", [2, 0, -4, 6.0, "6", None])
-def test_a_position_outside_its_epoch_is_refused(old_steps: Any) -> None:
-    with pytest.raises(ValueError, match="step 3 of an epoch of"):
-        Progress(step=3).rescale_epoch(old_steps, new_steps=7)
+def test_a_position_of_wrong_values_or_outside_its_epoch_is_refused() -> None:
+    for field, value in {"epoch": [1], "step": -5, "loss_sum": None, "best_kind": 3}.items():
+        with pytest.raises(ValueError, match=f"^{field} is "):
+            Progress(**{field: value})
+    for old_steps in (2, "6"):
+        with pytest.raises(ValueError, match="step 3 of an epoch of"):
+            Progress(step=3).rescale_epoch(old_steps, new_steps=7)

@@ -189,38 +189,19 @@ def test_two_processes_learn_from_a_teacher_and_several_sets_what_one_learns(
     assert train_as("untaught", "train.batch_size=4") != pytest.approx(one, rel=1e-2)
 
 
-def test_the_teacher_computes_in_the_fastest_precision_of_the_device(
+def test_the_teacher_has_the_settings_of_the_run_and_the_fastest_precision_of_the_device(
     teacher_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    settings = ("distill.weight=0.25", "distill.input_size=[64, 128]", f"train.teacher={teacher_file}")
     for has_bf16, dtype in ((True, torch.bfloat16), (False, torch.float32)):
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": has_bf16}, raising=False)
-        teacher = load_teacher(load_config(None, [f"train.teacher={teacher_file}"]), CPU)
+        teacher = load_teacher(load_config(None, settings), CPU)
         assert teacher is not None
+        assert (teacher.weight, teacher.input_size) == (0.25, (64, 128))
+        assert teacher.digest == hashlib.sha256(teacher_file.read_bytes()).hexdigest()
         assert {parameter.dtype for parameter in teacher.network_on(CPU).parameters()} == {dtype}
         assert teacher.maps(torch.rand(1, 3, SIZE, SIZE), (MAP, MAP)).dtype == torch.float32
     assert load_teacher(Config(), CPU) is None
-
-
-def test_a_teacher_has_the_settings_of_the_run_and_the_digest_of_its_file(teacher_file: Path) -> None:
-    settings = ("distill.weight=0.25", "distill.input_size=[64, 128]", f"train.teacher={teacher_file}")
-    teacher = load_teacher(load_config(None, settings), CPU)
-    assert teacher is not None
-    assert (teacher.weight, teacher.input_size) == (0.25, (64, 128))
-    assert teacher.digest == hashlib.sha256(teacher_file.read_bytes()).hexdigest()
-
-
-def test_other_widths_of_the_maps_cause_a_warning(teacher_file: Path, caplog: pytest.LogCaptureFixture) -> None:
-    def warnings(*overrides: str) -> str:
-        caplog.clear()
-        caplog.set_level("WARNING", "posenet")
-        load_teacher(load_config(None, [f"train.teacher={teacher_file}", *overrides]), CPU)
-        return caplog.text
-
-    assert warnings() == ""
-    half_size = ("train.input_size=256", "targets.keypoint_sigma=4.5", "targets.part_sigma=3.5")
-    assert warnings(*half_size, "distill.input_size=512") == ""
-    text = warnings("targets.keypoint_sigma=4")
-    assert "targets.keypoint_sigma of 9 pixels of this network's input, and the labels 4" in text
 
 
 def test_unusable_teachers_and_data_are_refused(

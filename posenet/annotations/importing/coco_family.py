@@ -51,7 +51,7 @@ def import_coco(source: Source) -> ImportedAnnotations:
     is_whole_body = any("face_kpts" in entry or "foot_kpts" in entry for entry in annotations)
     if part is not None and (part not in PARTS or not is_whole_body):
         parts = ", ".join(filter(None, PARTS))
-        raise DataError(f"{path} has no part {part}; leave out part=NAME, or choose one of COCO-WholeBody: {parts}")
+        raise DataError(f"{path} has no part {part}; leave out --part NAME, or choose one of COCO-WholeBody: {parts}")
     if (document.get("info") or {}).get("contributor") == "Label Studio":
         boxes = Counter(str(entry.get("image_id")) for entry in annotations if not entry.get("keypoints"))
         if max(boxes.values(), default=0) > 1:

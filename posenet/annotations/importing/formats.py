@@ -94,7 +94,7 @@ def read_annotations(
     for option, value, reader in (("part", part, import_coco), ("split", split, import_yolo_pose)):
         if value is not None and format_.read is not reader:
             kind = {"part": "COCO-WholeBody", "split": "YOLO-pose"}[option]
-            raise DataError(f"{path} is {format_.name}; leave out {option}=NAME, which is for {kind}")
+            raise DataError(f"{path} is {format_.name}; leave out --{option} NAME, which is for {kind}")
     with readable(source.path):
         return format_.read(replace(source, images=images, split=split, keypoints=keypoints, part=part, frames=frames))
 

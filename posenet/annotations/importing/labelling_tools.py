@@ -45,7 +45,7 @@ ALIKE = 0.8
 
 _NO_OBJECT = "keypoints that belong to no rectangle, left out: move them into their rectangle in the list of regions"
 _SPELLINGS = "labels in another spelling, taken as the frequent one"
-_TYPOS = "labels that look mistyped, left out: correct them, or name all keypoints with keypoints=NAMES"
+_TYPOS = "labels that look mistyped, left out: correct them, or name all keypoints with --keypoints NAMES"
 _OTHER_NAMES = "keypoints with other names than those that are given, left out"
 _REPEATED = "keypoints that their object has already, left out: delete those that are wrong"
 
@@ -108,7 +108,7 @@ def _shapes_of_frames(source: Source) -> dict[Path, list[ElementTree.Element]]:
         if video is None:
             raise DataError(
                 f"{path} has frames of {name}, which are not in {files.folder}; export the task with images, or name "
-                "the folder of the video with images=DIR"
+                "the folder of the video with --images DIR"
             )
         found |= write_frames(source, video, found)
     source.notes[MISSING_IMAGES] += [f"frame {number}" for number, image in found.items() if not image]
@@ -335,7 +335,7 @@ def choose_names(
             f"{notes[_REPEATED][0]}: which belong together is not known; draw a rectangle around each object"
         )
     if given and len(set(given)) < len(given):
-        raise DataError(f"keypoints=NAMES has a keypoint twice: {truncate_for_message(tuple(given))}")
+        raise DataError(f"--keypoints NAMES has a keypoint twice: {truncate_for_message(tuple(given))}")
     found = tuple(dict.fromkeys(labels))
     known = next((names for names in (tuple(listed), COCO.file_names) if set(found) <= set(names)), found)
     names = tuple(given or known)

@@ -55,7 +55,7 @@ def import_yolo_pose(source: Source) -> ImportedAnnotations:
     """
     path = source.path
     if source.images is not None:
-        raise DataError(f"{path} names the folders of its images; leave out images=DIR")
+        raise DataError(f"{path} names the folders of its images; leave out --images DIR")
     content = _read_yaml(path)
     layout = _parse_layout(content, path, source.keypoints)
     images = _find_images(content, path, source.split or "train")
@@ -135,7 +135,7 @@ def _parse_layout(content: dict[str, Any], path: Path, given: Sequence[str] | No
     default = COCO.file_names if count == len(COCO.file_names) else [f"keypoint_{n + 1}" for n in range(count)]
     names = tuple(map(str, given or (listed if isinstance(listed, list) else None) or default))
     if len(names) != count or len(set(names)) != count:
-        what = "keypoints=NAMES" if given else "kpt_names"
+        what = "--keypoints NAMES" if given else "kpt_names"
         raise DataError(f"{path}: {what} must be as many names as kpt_shape says, {count}, and no two the same")
     flip_idx = content.get("flip_idx") or []
     if flip_idx and not is_flip_idx(flip_idx, count):
@@ -156,7 +156,7 @@ def _find_images(content: dict[str, Any], data_file: Path, split: str) -> list[P
     places = [value] if isinstance(value, str) else value
     if not isinstance(places, list) or not all(isinstance(place, str) and place for place in places) or not places:
         known = ", ".join(key for key in ("train", "val", "test") if content.get(key)) or "none"
-        raise DataError(f"{data_file} has no split {split} (found: {known}); choose one by split=NAME")
+        raise DataError(f"{data_file} has no split {split} (found: {known}); choose one by --split NAME")
     here = data_file.absolute().parent
     stated = str(content.get("path") or "").replace("\\", "/")
     roots = [here / stated, Path(stated), here]

@@ -200,7 +200,7 @@ def _expand_input(item: str, recursive: bool) -> Iterator[Source]:
     elif path.suffix.lower() in OTHER_SUFFIXES and path.is_file():
         raise DataError(
             f"{item} has weights, settings or data, not images: give images, videos or their folder, and weights as "
-            "checkpoint=FILE"
+            "--checkpoint FILE"
         )
     else:
         for file in find_images([item], IMAGE_SUFFIXES | VIDEO_SUFFIXES, recursive=recursive):

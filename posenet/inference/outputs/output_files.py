@@ -42,7 +42,7 @@ _CLOSE_KEYS = frozenset([*b"qQ", 27])
 """27 is Escape."""
 _OUTPUTS = ("output", "json", "coco", "csv", "export", "heatmaps")
 _NEEDS_OUTPUT = (
-    "resume=True needs an output that shows what is done: json=FILE.jsonl, another file of people, or a folder for a "
+    "--resume needs an output that shows what is done: --json FILE.jsonl, another file of people, or a folder for a "
     "file of each input"
 )
 
@@ -179,7 +179,7 @@ def _make_default_folder() -> str:
         except FileExistsError:
             continue
         except OSError as error:
-            raise DataError(f"cannot make the folder {name}: {error.strerror}; name one with output=DIR") from error
+            raise DataError(f"cannot make the folder {name}: {error.strerror}; name one with --output DIR") from error
     raise AssertionError("there are endless numbers")
 
 
@@ -268,6 +268,6 @@ def require_display() -> None:
         subprocess.run([sys.executable, "-c", attempt], capture_output=True, timeout=60, check=True)
     except subprocess.SubprocessError as error:
         raise ConfigError(
-            f"show=True needs a display, and OpenCV cannot open a window here (DISPLAY={os.environ.get('DISPLAY', '')};"
-            " opencv-python-headless never can); leave it out, and use output=DIR"
+            f"--show needs a display, and OpenCV cannot open a window here (DISPLAY={os.environ.get('DISPLAY', '')};"
+            " opencv-python-headless never can); leave it out, and use --output DIR"
         ) from error

@@ -285,6 +285,6 @@ class LinesFile:
                 if not is_known:
                     raise DataError(
                         f"line {number} of {self.path} is not one of a prediction that can be continued; choose "
-                        "another name, or start again without resume=True"
+                        "another name, or start again without --resume"
                     )
                 yield line, record

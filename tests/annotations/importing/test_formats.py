@@ -187,11 +187,11 @@ def test_whole_body_has_133_keypoints_in_one_and_each_part_alone(tmp_path: Path)
 
 def test_a_part_is_for_whole_body_alone_and_a_split_for_yolo_pose(tmp_path: Path) -> None:
     aic = write(tmp_path / "aic", write_aic)
-    with pytest.raises(DataError, match="leave out part=NAME"):
+    with pytest.raises(DataError, match="leave out --part NAME"):
         read_annotations(write_coco(tmp_path, CONTENT), part="face")
-    with pytest.raises(DataError, match="leave out part=NAME"):
+    with pytest.raises(DataError, match="leave out --part NAME"):
         read_annotations(aic, part="face")
-    with pytest.raises(DataError, match="leave out split=NAME"):
+    with pytest.raises(DataError, match="leave out --split NAME"):
         read_annotations(aic, split="train")
 
 
@@ -342,6 +342,20 @@ def test_a_group_of_points_in_a_rectangle_without_the_group_is_one_person(tmp_pa
     assert len(found.document["annotations"]) == 3
     boxes = [entry["bbox"] for entry in found.document["annotations"]]
     np.testing.assert_allclose(boxes, [entry["bbox"] for entry in CONTENT["annotations"]], atol=0.01)
+
+
+def test_an_object_of_labelme_without_a_rectangle_is_of_the_only_kind(tmp_path: Path) -> None:
+    root = write(tmp_path, write_labelme)
+    for path in root.glob("*.json"):
+        path.write_text(path.read_text().replace('"person"', '"kite"'))
+    content = json.loads(min(root.glob("*.json")).read_text())
+    content["shapes"] = [
+        shape for shape in content["shapes"] if shape["group_id"] == 1 or shape["shape_type"] == "point"
+    ]
+    min(root.glob("*.json")).write_text(json.dumps(content))
+    found = read_annotations(root)
+    compare(found, hidden=False)
+    assert [category["name"] for category in found.document["categories"]] == ["kite"]
 
 
 def test_points_of_cvat_without_groups_belong_to_the_box_around_them(tmp_path: Path) -> None:

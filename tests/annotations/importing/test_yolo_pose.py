@@ -204,7 +204,7 @@ def test_keypoints_are_named_by_the_caller_or_the_file_or_are_those_of_coco(data
     assert found() == names
     assert found(names[::-1]) == names[::-1]
     for bad in (names[:3], [*names[:16], "k0"]):
-        with pytest.raises(DataError, match="keypoints=NAMES must be .* 17"):
+        with pytest.raises(DataError, match="--keypoints NAMES must be .* 17"):
             found(bad)
         change(data_file, kpt_names=f"{{0: {bad}}}")
         with pytest.raises(DataError, match="kpt_names must be .* 17"):

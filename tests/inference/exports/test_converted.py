@@ -7,10 +7,10 @@ import json
 import os
 import sys
 import time
-import unittest.mock
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -51,22 +51,20 @@ def test_a_converted_checkpoint_computes_the_maps_of_pytorch(checkpoint: Path, r
 
 
 @pytest.fixture
-def fake_conversion(home: Path, monkeypatch: pytest.MonkeyPatch) -> unittest.mock.Mock:
+def fake_conversion(home: Path, monkeypatch: pytest.MonkeyPatch) -> Mock:
     """Conversions take no time: the model is the configuration. Its calls are those that load a model."""
 
-    def build(network: object, config: Config) -> unittest.mock.Mock:
-        return unittest.mock.Mock(SerializeToString=lambda: json.dumps(config_to_dict(config)).encode())
+    def build(network: object, config: Config) -> Mock:
+        return Mock(SerializeToString=lambda: json.dumps(config_to_dict(config)).encode())
 
-    load = unittest.mock.Mock(side_effect=lambda *args: lambda images: images)
+    load = Mock(side_effect=lambda *args: lambda images: images)
     monkeypatch.setattr(onnx_export, "build_onnx", build)
     monkeypatch.setattr(onnx_export, "ExportedNetwork", load)
     return load
 
 
 @pytest.fixture
-def is_converted(
-    checkpoint: Path, fake_conversion: unittest.mock.Mock, caplog: pytest.LogCaptureFixture
-) -> Callable[..., bool]:
+def is_converted(checkpoint: Path, fake_conversion: Mock, caplog: pytest.LogCaptureFixture) -> Callable[..., bool]:
     """Whether the checkpoint is converted for a predictor, with its settings or with some others."""
 
     def load(*settings: str) -> bool:
@@ -80,9 +78,14 @@ def is_converted(
     return load
 
 
-def test_a_checkpoint_is_converted_once(checkpoint: Path, home: Path, is_converted: Callable[..., bool]) -> None:
-    """Again if its bytes are others, or if the file is damaged."""
+def test_a_checkpoint_is_converted_once(
+    checkpoint: Path, home: Path, is_converted: Callable[..., bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Again if its bytes are others, or if the file is damaged. A cache may only be read."""
     assert is_converted() and not is_converted()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "utime", Mock(side_effect=PermissionError))
+        assert not is_converted()
     [file] = home.iterdir()
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
@@ -120,13 +123,14 @@ def test_a_network_of_the_user_is_converted_on_request_and_not_kept(
 
 
 def test_few_images_run_in_pytorch_unless_the_checkpoint_is_converted(
-    checkpoint: Path, home: Path, fake_conversion: unittest.mock.Mock
+    checkpoint: Path, home: Path, fake_conversion: Mock, caplog: pytest.LogCaptureFixture
 ) -> None:
     def backend(num_images: int | None) -> str:
         network = Predictor(checkpoint, device="cpu", amp="off", num_images=num_images).network
         return "torch" if isinstance(network, TorchNetwork) else fake_conversion.call_args.args[1]
 
     assert backend(1) == backend(FEW_IMAGES) == "torch" and not home.exists()
+    assert caplog.text.count("runs with PyTorch") == 2
     runtime = backend(FEW_IMAGES + 1)
     assert runtime != "torch" and backend(1) == backend(None) == runtime
 
@@ -139,20 +143,12 @@ def test_a_cache_that_cannot_be_written_is_no_error(
     assert "not kept" in caplog.text
 
 
-def test_a_cache_that_can_only_be_read_is_used(
-    is_converted: Callable[..., bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert is_converted()
-    monkeypatch.setattr(os, "utime", unittest.mock.Mock(side_effect=PermissionError))
-    assert not is_converted()
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="the list of users is that of POSIX")
 def test_without_a_home_nothing_is_kept(is_converted: Callable[..., bool], monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a container whose user is not in its list."""
     for name in ("HOME", "POSENET_HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("pwd.getpwuid", unittest.mock.Mock(side_effect=KeyError))
+    monkeypatch.setattr("pwd.getpwuid", Mock(side_effect=KeyError))
     assert is_converted() and is_converted()
 
 
@@ -179,20 +175,15 @@ def test_the_cache_keeps_the_files_that_were_used_last_and_no_leftovers(
     assert files[0].name in kept and files[1].name not in kept and len(kept) == 2
 
 
-@pytest.mark.parametrize("device", ["auto", "cpu"])
 @pytest.mark.parametrize("amp, expected", [("auto", "off"), ("bf16", "bf16")])
 def test_a_converted_network_is_as_accurate_as_pytorch_if_not_told_otherwise(
-    checkpoint: Path,
-    fake_conversion: unittest.mock.Mock,
-    monkeypatch: pytest.MonkeyPatch,
-    device: str,
-    amp: Any,
-    expected: str,
+    checkpoint: Path, fake_conversion: Mock, monkeypatch: pytest.MonkeyPatch, amp: Any, expected: str
 ) -> None:
     """PyTorch computes in float32 where the CPU does not compute in bf16."""
     monkeypatch.setattr("posenet.devices.precision.computes_in_bf16", lambda device: False)
-    load_network(checkpoint, None, device=device, amp=amp, backend="openvino")
-    assert fake_conversion.call_args.args[4] == expected
+    for device in ("auto", "cpu"):
+        load_network(checkpoint, None, device=device, amp=amp, backend="openvino")
+        assert fake_conversion.call_args.args[4] == expected
 
 
 @pytest.mark.parametrize(
@@ -209,7 +200,7 @@ def test_a_converted_network_is_as_accurate_as_pytorch_if_not_told_otherwise(
 )
 def test_the_fastest_runtime_that_is_installed_and_as_accurate_is_chosen(
     checkpoint: Path,
-    fake_conversion: unittest.mock.Mock,
+    fake_conversion: Mock,
     missing: str,
     amp: Any,
     fastest: str,

@@ -9,17 +9,16 @@ import json
 import os
 import subprocess
 import sys
-import unittest.mock
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from posenet.errors import CheckpointError, ConfigError
 from posenet.inference.exports.runtimes import PROPERTY, ExportedNetwork
-from posenet.inference.networks import load_network
 from posenet.inference.predictor import Predictor
 from posenet.settings import Config, InferenceConfig
 from posenet.skeleton import COCO
@@ -44,24 +43,16 @@ def test_an_exported_file_finds_the_people_that_pytorch_finds(
         assert one.score == pytest.approx(other.score, abs=1e-4)
 
 
-def test_maps_belong_to_the_caller(spot_file: Path, runtime: str) -> None:
-    predictor = Predictor(spot_file, backend=runtime, height=64, device="cpu", amp="off")  # type: ignore[arg-type]
-    first = predictor.network(np.zeros((1, 64, 64, 3), np.uint8))
-    kept = first.copy()
-    predictor.network(np.full((1, 64, 64, 3), 255, np.uint8))
-    np.testing.assert_array_equal(first, kept)
-
-
-@pytest.mark.parametrize("value, threads", [("", None), ("3", 3), ("0", None), ("all", None)])
 def test_an_exported_file_runs_in_as_many_threads_as_the_variable_says(
-    spot_file: Path, monkeypatch: pytest.MonkeyPatch, value: str, threads: int | None
+    spot_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load = unittest.mock.Mock(side_effect=ConfigError("seen"))
+    load = Mock(side_effect=ConfigError("seen"))
     monkeypatch.setattr("posenet.inference.exports.runtimes.ExportedNetwork", load)
-    monkeypatch.setenv("OMP_NUM_THREADS", value)
-    with pytest.raises(ConfigError, match="seen"):
-        load_network(spot_file, None, device="cpu", amp="off", backend="onnxruntime")
-    assert load.call_args.args[5] == threads
+    for value, threads in (("", None), ("3", 3), ("0", None), ("all", None)):
+        monkeypatch.setenv("OMP_NUM_THREADS", value)
+        with pytest.raises(ConfigError, match="seen"):
+            Predictor(spot_file, backend="onnxruntime")
+        assert load.call_args.args[5] == threads
 
 
 @pytest.mark.slow
@@ -98,6 +89,9 @@ def test_what_cannot_run_an_exported_file_is_refused(spot_file: Path, monkeypatc
         Predictor(spot_file, backend="openvino")
     with pytest.raises(ConfigError, match="tiny.pth needs PyTorch"):
         Predictor("tiny.pth")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="nothing here runs exported files"):
+        Predictor(spot_file)
 
 
 def _rename_output(model: Any) -> None:
@@ -172,7 +166,7 @@ def test_onnx_runtime_uses_cuda_where_it_has_it(spot_file: Path, monkeypatch: py
         ExportedNetwork(spot_file.read_bytes(), "onnxruntime", "a.onnx", device, amp, 3)
         return session.call_args.kwargs["providers"]
 
-    session = unittest.mock.Mock(wraps=onnxruntime.InferenceSession)
+    session = Mock(wraps=onnxruntime.InferenceSession)
     monkeypatch.setattr(onnxruntime, "InferenceSession", session)
     cpu = "CPUExecutionProvider"
     assert load("auto") == load("cpu") == [cpu]
@@ -182,8 +176,8 @@ def test_onnx_runtime_uses_cuda_where_it_has_it(spot_file: Path, monkeypatch: py
     with pytest.raises(ConfigError, match="amp fp16"):
         load("cpu", "fp16")
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider", cpu])
-    session.side_effect = lambda *args, providers: unittest.mock.Mock(
-        get_providers=lambda: [cpu], get_modelmeta=lambda: unittest.mock.Mock(custom_metadata_map={})
+    session.side_effect = lambda *args, providers: Mock(
+        get_providers=lambda: [cpu], get_modelmeta=lambda: Mock(custom_metadata_map={})
     )
     assert load("auto") == [("CUDAExecutionProvider", {"device_id": 0}), cpu]
     assert load("cpu") == [cpu]
@@ -194,7 +188,7 @@ def test_onnx_runtime_uses_cuda_where_it_has_it(spot_file: Path, monkeypatch: py
 
 def test_openvino_gets_the_device_the_precision_and_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("openvino")
-    core = unittest.mock.Mock(available_devices=["CPU", "GPU.0"])
+    core = Mock(available_devices=["CPU", "GPU.0"])
     core.get_property.return_value = ["FP32", "BF16"]
     core.read_model.return_value.has_rt_info.return_value = False
     monkeypatch.setattr("posenet.inference.exports.runtimes._openvino_core", lambda: core)

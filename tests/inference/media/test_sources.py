@@ -138,7 +138,7 @@ def test_an_address_of_a_file_and_a_tilde_name_a_file(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize("name", ["last.pth", "NET.ONNX", "data.yaml", "a.h5"])
 def test_weights_and_data_in_place_of_images_are_refused(folder: Path, name: str) -> None:
     (folder / name).write_bytes(b"not read here")
-    with pytest.raises(DataError, match=f"{name} has .*checkpoint=FILE"):
+    with pytest.raises(DataError, match=f"{name} has .*--checkpoint FILE"):
         find_sources([folder / "b.png", folder / name])
     assert len(find_sources([folder])) == 3, "in a folder they are left out"
 
