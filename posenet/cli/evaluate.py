@@ -73,10 +73,12 @@ def _evaluate(args: argparse.Namespace, ranks: Ranks) -> int:
     """Evaluate as one of the processes; rank 0 prints and writes."""
     ranks.run_on_main(lambda: _check_flags(args))
     # Of images and annotations, also for the report.
-    options: dict[str, Any] = {
-        "image_ids": ranks.run_on_all(lambda: read_image_ids(args.image_ids)),
-        "exif_frame": load_config(args.config, args.overrides).data.exif_frame,
-    }
+    options: dict[str, Any] = ranks.run_on_all(
+        lambda: {
+            "image_ids": read_image_ids(args.image_ids),
+            "exif_frame": load_config(args.config, args.overrides).data.exif_frame,
+        }
+    )
     if ranks.world_size > 1:
         chosen = args.checkpoint, args.device, args.backend, ranks.local_rank
         args.device = ranks.run_on_all(lambda: device_of_process(*chosen))
