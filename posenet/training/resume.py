@@ -255,7 +255,8 @@ def restore_run(run: Run, checkpoint: Checkpoint) -> None:
     """
     path, state = checkpoint
     try:
-        before = state.get("contents", {})  # which a version before 0.7 does not save
+        # A version before 0.7 saves no contents but the digest of a teacher.
+        before = state.get("contents", {"train.teacher": state["teacher"]} if "teacher" in state else {})
         changed = [name for name, value in run.contents.items() if before.get(name, value) != value]
         if "train.teacher" in changed:
             raise CheckpointError(

@@ -114,8 +114,8 @@ class Run:
         self.validation_batches = None if val_data is None else make_validation_loader(config, val_data, runtime)
 
         # The ranks are compared. From here on, all have the weights of rank 0.
-        digest = teacher.digest if teacher else None
-        self.contents = on_all(lambda: describe_contents(config, self.train_data, val_data, coco is not None, digest))
+        split, digest = coco.split if coco else None, teacher.digest if teacher else None
+        self.contents = on_all(lambda: describe_contents(config, self.train_data, val_data, split, digest))
         require_same_run(runtime, describe_inputs(config, self.contents | {"--max-steps": max_steps}))
         self.wrapped_model = runtime.wrap(self.model)
         is_averaged = config.average.kind != "off"
