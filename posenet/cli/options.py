@@ -118,6 +118,14 @@ def key_and_value(text: str) -> str:
     return text
 
 
+def scale(text: str) -> float:
+    """Argument type: an inference scale."""
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a scale; inputs come first") from None
+
+
 def _number(kind: type[int] | type[float], low: float, high: float = math.inf) -> Callable[[str], float]:
     """Argument type: a number from ``low`` to ``high``."""
 
@@ -173,7 +181,7 @@ def add_network_options(
     group.add_argument(*names, required=checkpoint is None, default=checkpoint, metavar="FILE", help=text)
     add_setting(group, "--height", "inference.height", "resize images to this height")
     text = "average over these multiples of the height"
-    add_setting(group, "--scales", "inference.scales", text, type=float, nargs="+", metavar="S")
+    add_setting(group, "--scales", "inference.scales", text, type=scale, nargs="+", metavar="S")
     add_setting(group, "--flip", "inference.flip", "average with the mirrored image")
     text = "software that runs the network: auto is the fastest one that is installed and as accurate"
     group.add_argument("--backend", choices=BACKENDS, help=f"{text} (default: {backend})")
