@@ -98,6 +98,8 @@ def _shapes_of_frames(source: Source) -> dict[Path, list[ElementTree.Element]]:
             shape.attrib |= {key: track.attrib[key] for key in ("label", "group_id") if key in track.attrib}
             number = int(shape.attrib["frame"])
             shapes.setdefault(number, []).append(shape)
+            if shape.get("keyframe") == "0":
+                source.notes["frames with objects that CVAT has interpolated, used as they are"].append(str(number))
     if not shapes:
         raise DataError(f"{path} has no images and no tracks; label the task in CVAT, and export it again")
     files = ImageFiles(Path(source.images or path.parent))
