@@ -200,12 +200,12 @@ def make_predictor(args: argparse.Namespace, min_score: float = 0.0, num_images:
     flags = {key.removeprefix("inference."): value for key, value in given.items()}
     is_exported = is_exported_file(args.checkpoint)
     if is_exported:
-        if args.config or _overridden(args, "model"):
+        if args.config or overridden(args, "model"):
             raise ConfigError(
                 f"{args.checkpoint} is an exported file with a network and settings of its own; leave out "
                 "--config, and model.* in --set"
             )
-        flags = _overridden(args, "inference") | flags
+        flags = overridden(args, "inference") | flags
     predictor = Predictor(
         args.checkpoint,
         config=requested_config(args, args.checkpoint),
@@ -217,11 +217,11 @@ def make_predictor(args: argparse.Namespace, min_score: float = 0.0, num_images:
         **flags,
     )
     if is_exported:
-        predictor.tracking = dataclasses.replace(predictor.tracking, **_overridden(args, "tracking"))
+        predictor.tracking = dataclasses.replace(predictor.tracking, **overridden(args, "tracking"))
     return predictor
 
 
-def _overridden(args: argparse.Namespace, section: str) -> dict[str, Any]:
+def overridden(args: argparse.Namespace, section: str) -> dict[str, Any]:
     """The keys of a section that ``--set`` names, and their values."""
     keys = [pair.partition("=")[0].strip().partition(".") for pair in args.overrides]
     values = getattr(load_config(None, args.overrides), section)
@@ -234,8 +234,9 @@ def requested_config(args: argparse.Namespace, weights: str) -> Config | None:
 
     if is_exported_file(weights) or not (args.config or args.overrides):
         return None
+    config = load_config(args.config, args.overrides)  # a wrong one is reported before weights are downloaded
     if args.config:
-        return load_config(args.config, args.overrides)
+        return config
     from posenet.checkpoints.weights import stored_config
 
     return load_config(None, args.overrides, base=stored_config(weights))

@@ -206,7 +206,16 @@ def config_of_run(
         config = with_settings(config, "train", weights=saved.train.weights)
     changed = config_differences(saved, config)
     _log.info("Settings kept from the checkpoint%s", "; changed: " + "; ".join(changed) if changed else "")
-    require_fitting_weights(config, state, path)
+    try:
+        require_fitting_weights(config, state, path)
+    except CheckpointError as error:
+        others = [change for change in changed if change.startswith("model.")]
+        if not others:
+            raise
+        raise CheckpointError(
+            f"{path} is of another network ({'; '.join(others)}); continue without --config and these settings, or "
+            "start a new run in another folder"
+        ) from error
     return config
 
 

@@ -69,8 +69,11 @@ def test_inputs_whose_outputs_are_complete_are_left_out(photos: Path, clip: Path
     inputs = [photos / "a.png", clip, photos / "b.png"]
     predict(inputs, spot_predictor(), output="whole", json="whole" + json_name)
     options = {"output": "drawn", "json": json_name, "resume": True}
+    Path("drawn").mkdir()
+    Path("drawn/clip.part.mp4").write_text("of the user")
     assert count_predicted(inputs, **options, **stop_after(10))[1].is_interrupted
-    assert sorted(os.listdir("drawn")) == ["a.png", "clip.part.mp4"]
+    assert sorted(os.listdir("drawn")) == ["a.png", "clip.part-2.mp4", "clip.part.mp4"]
+    assert Path("drawn/clip.part.mp4").read_text() == "of the user"
     number, summary = count_predicted(inputs, **options)
     assert (number, summary.done, summary.counts["video frames"]) == (23, 1, 22)
     assert str(summary) == "23 detections in 1 image and 22 video frames; 1 input done before"
