@@ -378,8 +378,8 @@ def _swap_sizes(images: _Images, columns: AnnotationColumns, said: Adjustments) 
     the stored pixels: keypoints in it, and some far outside the stored pixels."""
     is_swapped = np.zeros(len(images.names), bool)
     for row in np.flatnonzero(np.isin(images.turns, QUARTER_TURNS)).tolist():
-        is_own = columns.image_rows == row
-        points = columns.keypoints[is_own, :, :2][columns.is_labelled[is_own]]
+        own = columns.keypoints[columns.image_rows == row]
+        points = own[own[..., 2] > 0, :2]
         size = images.sizes[row]
         fits_displayed = ((points >= -EDGE_MARGIN) & (points <= size + EDGE_MARGIN)).all()
         is_swapped[row] = fits_displayed and (points > size[::-1] + FAR_OUTSIDE * size.max()).any()
@@ -444,8 +444,7 @@ def _merge_copies(
             files[row] = folder / images.names[row]
         else:
             by_name[PurePosixPath(images.names[row])].append(row)
-    image_rows = columns.image_rows.copy()
-    is_merged = np.zeros(len(images.names), bool)
+    merged_into = np.arange(len(images.names))
     for rows in (*groups_of_copies(files), *by_name.values()):
         first, *others = rows
         if not others or (images.sizes[others] != images.sizes[first]).any():
@@ -453,10 +452,10 @@ def _merge_copies(
         shown = [{keypoints.tobytes() for keypoints in columns.keypoints[columns.image_rows == row]} for row in rows]
         if all(one == shown[0] for one in shown) and len({images.names[row] for row in rows}) > 1:
             continue
-        image_rows[np.isin(image_rows, others)] = first
-        is_merged[others] = True
+        merged_into[others] = first
+    is_merged = merged_into != np.arange(len(images.names))
     said.add_rows("derived", "copies", is_merged, images.names)
-    columns = replace(columns, image_rows=image_rows)
+    columns = replace(columns, image_rows=merged_into[columns.image_rows])
     return replace(images, is_kept=images.is_kept & ~is_merged), columns.select(~_find_repeated(columns))
 
 
@@ -797,7 +796,7 @@ def _complete_boxes(columns: AnnotationColumns, sizes: np.ndarray, said: Adjustm
     boxes = np.where(lacks[:, None], 0, columns.boxes)
     for row in np.flatnonzero(lacks).tolist():
         boxes[row] = _box_of_outline(columns.outlines[row], *sizes[row].tolist())
-        points = columns.keypoints[row, columns.is_labelled[row], :2]
+        points = columns.keypoints[row, columns.keypoints[row, :, 2] > 0, :2]
         if not boxes[row].any() and len(points):
             low, sides = points.min(axis=0), np.ptp(points, axis=0)
             boxes[row] = *low, *(sides if sides.all() else sides.clip(min=1))

@@ -391,7 +391,9 @@ def test_the_frames_of_a_video_of_cvat_are_written(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="frames of a.mp4, which are not in"):
         read_annotations(path)
     write_video(path.parent / "a.mp4", 2, (120, 160))
+    path.write_text(path.read_text().replace('frame="1" keyframe="1"', 'frame="1" keyframe="0"'))
     found = read_annotations(path)
+    assert re.search(r"interpolated, used as they are: 1 \(1\)$", found.notes[0])
     assert found.folder == path.parent / "annotations_frames"
     compare(found)
     first, second = (read_image(found.folder / f"a_{number:06d}.png").mean() for number in (0, 1))
