@@ -41,11 +41,12 @@ from posenet.training.inputs import (
     require_same_run,
 )
 from posenet.training.log import Report
-from posenet.training.optimizer import WeightAverage, freeze, learning_rate, make_optimizer, set_lr, set_train_mode
+from posenet.training.optimizer import freeze, learning_rate, make_optimizer, set_lr, set_train_mode
 from posenet.training.resume import Progress, restore_weights, state_of
 from posenet.training.step import BatchNormStatistics, TrainStep, build_model
 from posenet.training.teacher import load_teacher
 from posenet.training.validation import CocoValidation, validation_loss
+from posenet.training.weight_averaging import WeightAverage
 
 _log = logging.getLogger(__name__)
 
