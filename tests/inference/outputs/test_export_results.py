@@ -169,7 +169,7 @@ def test_exported_frames_come_back_with_the_same_keypoints(tmp_path: Path, name:
     found = read_annotations(tmp_path / name, frames=tmp_path / "frames")
     points = points_of(found)
     for result in results:
-        own = points.get(f"clip_{result.frame.number:06d}.png", [])
+        own = points.get(f"video1_clip_{result.frame.number:06d}.png", [])
         assert len(own) == len(result)
         for keypoints, person in zip(own, result):
             np.testing.assert_allclose(keypoints[:16, :2], person.to_coco()[:16, :2], atol=0.002)
