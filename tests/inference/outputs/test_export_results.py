@@ -126,6 +126,34 @@ def test_images_at_addresses_are_exported_where_the_tool_does_not_open_them(tmp_
         assert "000000000001.jpg" in (tmp_path / name).read_text()
 
 
+def test_sleap_gets_a_track_for_each_person_and_a_video_for_each_size(tmp_path: Path) -> None:
+    require("a.slp")
+    import sleap_io
+
+    results = [
+        Result(Frame(source, image, number), [dataclasses.replace(*people(1, COCO, 3, (48, 64)), id=1)])
+        for source, image, number in [
+            (Source("video", tmp_path / "clip.mp4"), np.zeros((48, 64, 3), np.uint8), 0),
+            (Source("video", tmp_path / "clip.mp4"), np.zeros((48, 64, 3), np.uint8), 1),
+            (Source("image", tmp_path / "a.png"), np.zeros((48, 64, 3), np.uint8), None),
+            (Source("image", tmp_path / "b.png"), np.zeros((64, 48, 3), np.uint8), None),
+        ]
+    ]
+    posenet.export_results(results, tmp_path / "a.slp")
+    labels = sleap_io.load_slp(str(tmp_path / "a.slp"), open_videos=False)
+    assert [track.name for track in labels.tracks] == ["1"] and len(labels.videos) == 3
+
+
+def test_a_person_of_one_keypoint_has_a_rectangle_in_label_studio(tmp_path: Path) -> None:
+    [result, _] = image_results(tmp_path / "images")
+    keypoints = np.zeros((17, 3))
+    keypoints[0] = 9, 9, 1
+    posenet.export_results([dataclasses.replace(result, people=[Person.from_coco(keypoints, 1)])], tmp_path / "a.json")
+    [task] = json.loads((tmp_path / "a.json").read_text())
+    value = task["predictions"][0]["result"][0]["value"]
+    assert (value["width"], value["height"]) == pytest.approx((100 / WIDTH, 100 / HEIGHT))
+
+
 @pytest.mark.parametrize("name", ["a.slp"])
 def test_exported_frames_come_back_with_the_same_keypoints(tmp_path: Path, name: str) -> None:
     require(name)
