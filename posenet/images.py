@@ -296,8 +296,12 @@ def decode_reduced_image(
     ``reduction_of`` the (height, width) of the upright image is one of ``REDUCTIONS`` that divides both, or 1. Returns
     the pixels, and the (height, width) of the whole image.
     """
+    if not is_jpeg(data):
+        header = _parse_opened_header(io.BytesIO(data.data))
+        image = apply_orientation(_decode(data), header.orientation if header else 1)
+        return image, (image.shape[0], image.shape[1])
     header = parse_header(data)
-    reduction = reduction_of(header.displayed_size) if is_jpeg(data) else 1
+    reduction = reduction_of(header.displayed_size)
     return apply_orientation(_decode(data, reduction), header.orientation), header.displayed_size
 
 
@@ -324,7 +328,9 @@ def check_image(data: np.ndarray) -> ImageHeader:
 
     A ``ValueError`` says why they do not.
     """
-    header = parse_header(data)
+    header = _parse_opened_header(io.BytesIO(data.data))
+    if header is None:
+        return parse_header(data)  # which decodes it
     # At an eighth of the size, all data of a JPEG are read too, in three quarters of the time.
     decode_checked_image(data, header.height, header.width, 8 if is_jpeg(data) else 1)
     return header

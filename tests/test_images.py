@@ -292,6 +292,16 @@ class TestDecoding:
         with pytest.raises(ValueError, match="cannot be decoded"):
             decode_image(as_array(file.getvalue()[:-100]))
 
+    @pytest.mark.parametrize("suffix", [".bmp", ".tif", ".png"])
+    def test_the_pixels_are_decoded_once(self, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        data = as_array(encode(NOISE, suffix))
+        decoded = []
+        decode = cv2.imdecode
+        monkeypatch.setattr(cv2, "imdecode", lambda *args: decoded.append(decode(*args)) or decoded[-1])
+        np.testing.assert_array_equal(decode_image(data), NOISE)
+        assert check_image(data) == (*NOISE.shape[:2], 1)
+        assert len(decoded) == 2
+
     def test_without_the_extra_heic_names_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "pillow_heif", None)
         with pytest.raises(ValueError, match=r"\[heif\]"):

@@ -228,6 +228,7 @@ def _list_images(entries: list[Entry], said: Adjustments) -> _Images:
     firsts = np.array([row_of.setdefault(value, row) for row, value in enumerate(values)], int)
     is_second = firsts != np.arange(len(entries))
     is_same = is_second & np.array([names[first] == name for first, name in zip(firsts.tolist(), names)], bool)
+    is_unclear = np.isin(firsts, firsts[is_second & ~is_same])  # which of them is annotated
     lacks_id = np.array([value is None for value in values], bool)
     is_unlabelled = np.array([entry.get("is_labeled") is False for entry in entries], bool)
     images = _Images(
@@ -241,8 +242,8 @@ def _list_images(entries: list[Entry], said: Adjustments) -> _Images:
         is_kept=np.ones(len(entries), bool),
     )
     said.add_rows("derived", "text-id", [isinstance(value, str) for value in values], written)
-    said.add_rows("derived", "repeated-image", is_same, names)
-    images = images.leave_out("image-id", is_second & ~is_same | lacks_id, names, said)
+    said.add_rows("derived", "repeated-image", is_same & ~is_unclear, names)
+    images = images.leave_out("image-id", is_unclear | lacks_id, names, said)
     said.add_rows("left out", "unlabelled-frame", is_unlabelled & images.is_kept & ~is_same, names)
     return replace(images, is_kept=images.is_kept & ~is_same & ~is_unlabelled)
 
@@ -377,8 +378,8 @@ def _swap_sizes(images: _Images, columns: AnnotationColumns, said: Adjustments) 
     the stored pixels: keypoints in it, and some far outside the stored pixels."""
     is_swapped = np.zeros(len(images.names), bool)
     for row in np.flatnonzero(np.isin(images.turns, QUARTER_TURNS)).tolist():
-        is_own = columns.image_rows == row
-        points = columns.keypoints[is_own, :, :2][columns.is_labelled[is_own]]
+        own = columns.keypoints[columns.image_rows == row]
+        points = own[own[..., 2] > 0, :2]
         size = images.sizes[row]
         fits_displayed = ((points >= -EDGE_MARGIN) & (points <= size + EDGE_MARGIN)).all()
         is_swapped[row] = fits_displayed and (points > size[::-1] + FAR_OUTSIDE * size.max()).any()
@@ -443,8 +444,7 @@ def _merge_copies(
             files[row] = folder / images.names[row]
         else:
             by_name[PurePosixPath(images.names[row])].append(row)
-    image_rows = columns.image_rows.copy()
-    is_merged = np.zeros(len(images.names), bool)
+    merged_into = np.arange(len(images.names))
     for rows in (*groups_of_copies(files), *by_name.values()):
         first, *others = rows
         if not others or (images.sizes[others] != images.sizes[first]).any():
@@ -452,10 +452,10 @@ def _merge_copies(
         shown = [{keypoints.tobytes() for keypoints in columns.keypoints[columns.image_rows == row]} for row in rows]
         if all(one == shown[0] for one in shown) and len({images.names[row] for row in rows}) > 1:
             continue
-        image_rows[np.isin(image_rows, others)] = first
-        is_merged[others] = True
+        merged_into[others] = first
+    is_merged = merged_into != np.arange(len(images.names))
     said.add_rows("derived", "copies", is_merged, images.names)
-    columns = replace(columns, image_rows=image_rows)
+    columns = replace(columns, image_rows=merged_into[columns.image_rows])
     return replace(images, is_kept=images.is_kept & ~is_merged), columns.select(~_find_repeated(columns))
 
 
@@ -719,7 +719,7 @@ def _convert_fractions(columns: AnnotationColumns, sizes: np.ndarray, said: Adju
     points = columns.keypoints[..., :2]
     in_unit = ((points >= 0) & (points <= 1)).all(axis=2)
     is_fraction = people & (in_unit | ~columns.is_labelled).all(axis=1) & (points.max(axis=(1, 2)) > 0)
-    keypoints, boxes = columns.keypoints.copy(), columns.boxes
+    keypoints, boxes, entries = columns.keypoints.copy(), columns.boxes, columns.entries
     if not is_fraction.any():
         ends = points.max(axis=(1, 2), where=columns.is_labelled[..., None], initial=0)[people]
         are_large = len(ends) >= MIN_EXAMPLES and np.median(sizes[people].max(axis=1)) > MIN_PERCENT_SIDE
@@ -732,7 +732,21 @@ def _convert_fractions(columns: AnnotationColumns, sizes: np.ndarray, said: Adju
         keypoints[..., :2] *= sizes[:, None, ::-1]
         if (boxes[:, :2] + boxes[:, 2:]).max(initial=0) <= BEYOND:
             boxes = boxes * np.tile(sizes[:, ::-1], 2)
-    return replace(columns, keypoints=keypoints, boxes=boxes)
+        entries = [
+            entry | {"segmentation": [_to_pixels(polygon, size) for polygon in outline]}
+            if is_used and isinstance(outline := entry.get("segmentation"), list)
+            else entry
+            for entry, size, is_used in zip(entries, sizes, columns.is_used)
+        ]
+    return replace(columns, entries=entries, keypoints=keypoints, boxes=boxes)
+
+
+def _to_pixels(polygon: Any, size: np.ndarray) -> Any:
+    """A polygon in fractions of an image of height, width ``size`` in pixels; anything else as it is."""
+    values = _to_numbers(polygon)
+    if values is None or values.ndim != 1 or len(values) % 2 or not values.max(initial=0) <= BEYOND:
+        return polygon
+    return (values.reshape(-1, 2) * size[::-1]).ravel().tolist()
 
 
 def _convert_corners(columns: AnnotationColumns, sizes: np.ndarray, said: Adjustments) -> AnnotationColumns:
@@ -782,7 +796,7 @@ def _complete_boxes(columns: AnnotationColumns, sizes: np.ndarray, said: Adjustm
     boxes = np.where(lacks[:, None], 0, columns.boxes)
     for row in np.flatnonzero(lacks).tolist():
         boxes[row] = _box_of_outline(columns.outlines[row], *sizes[row].tolist())
-        points = columns.keypoints[row, columns.is_labelled[row], :2]
+        points = columns.keypoints[row, columns.keypoints[row, :, 2] > 0, :2]
         if not boxes[row].any() and len(points):
             low, sides = points.min(axis=0), np.ptp(points, axis=0)
             boxes[row] = *low, *(sides if sides.all() else sides.clip(min=1))

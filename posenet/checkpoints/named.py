@@ -55,7 +55,8 @@ def find_weights(name: str | Path) -> Path:
             the expected ones.
     """
     text, path = str(name), Path(name)
-    if path.name != text or path.suffix or path.exists():
+    # A folder of the name, such as a checkout, is in nobody's way.
+    if path.name != text or path.suffix or (path.exists() and not (path.is_dir() and text in NAMED_WEIGHTS)):
         require_checkpoint_file(path)
         return path
     if text not in NAMED_WEIGHTS:

@@ -17,6 +17,7 @@ from posenet.cli.options import (
     input_files,
     make_predictor,
     message_stream,
+    overridden,
     read_image_ids,
 )
 from posenet.cli.processes import add_local_rank, add_process_options, run_on_ranks
@@ -28,7 +29,6 @@ from posenet.inference.evaluation import Evaluation, backend_of_evaluation, eval
 from posenet.inference.networks import device_of_process, is_exported_file
 from posenet.inference.predictor import Predictor
 from posenet.messages import pluralize
-from posenet.settings import load_config
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,15 +72,14 @@ def _check_flags(args: argparse.Namespace) -> None:
 def _evaluate(args: argparse.Namespace, ranks: Ranks) -> int:
     """Evaluate as one of the processes; rank 0 prints and writes."""
     ranks.run_on_main(lambda: _check_flags(args))
-    # Of images and annotations, also for the report.
-    options: dict[str, Any] = {
-        "image_ids": ranks.run_on_all(lambda: read_image_ids(args.image_ids)),
-        "exif_frame": load_config(args.config, args.overrides).data.exif_frame,
-    }
+    image_ids = ranks.run_on_all(lambda: read_image_ids(args.image_ids))
     if ranks.world_size > 1:
         chosen = args.checkpoint, args.device, args.backend, ranks.local_rank
         args.device = ranks.run_on_all(lambda: device_of_process(*chosen))
     predictor = ranks.run_on_all(lambda: make_predictor(args))
+    # Of images and annotations, also for the report. An exported file has no frame of its own.
+    frame = overridden(args, "data").get("exif_frame", predictor.exif_frame)
+    options: dict[str, Any] = {"image_ids": image_ids, "exif_frame": frame}
     evaluation = evaluate(
         predictor,
         args.images,

@@ -118,6 +118,14 @@ def key_and_value(text: str) -> str:
     return text
 
 
+def scale(text: str) -> float:
+    """Argument type: an inference scale."""
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a scale; inputs come first") from None
+
+
 def _number(kind: type[int] | type[float], low: float, high: float = math.inf) -> Callable[[str], float]:
     """Argument type: a number from ``low`` to ``high``."""
 
@@ -173,7 +181,7 @@ def add_network_options(
     group.add_argument(*names, required=checkpoint is None, default=checkpoint, metavar="FILE", help=text)
     add_setting(group, "--height", "inference.height", "resize images to this height")
     text = "average over these multiples of the height"
-    add_setting(group, "--scales", "inference.scales", text, type=float, nargs="+", metavar="S")
+    add_setting(group, "--scales", "inference.scales", text, type=scale, nargs="+", metavar="S")
     add_setting(group, "--flip", "inference.flip", "average with the mirrored image")
     text = "software that runs the network: auto is the fastest one that is installed and as accurate"
     group.add_argument("--backend", choices=BACKENDS, help=f"{text} (default: {backend})")
@@ -192,12 +200,12 @@ def make_predictor(args: argparse.Namespace, min_score: float = 0.0, num_images:
     flags = {key.removeprefix("inference."): value for key, value in given.items()}
     is_exported = is_exported_file(args.checkpoint)
     if is_exported:
-        if args.config or _overridden(args, "model"):
+        if args.config or overridden(args, "model"):
             raise ConfigError(
                 f"{args.checkpoint} is an exported file with a network and settings of its own; leave out "
                 "--config, and model.* in --set"
             )
-        flags = _overridden(args, "inference") | flags
+        flags = overridden(args, "inference") | flags
     predictor = Predictor(
         args.checkpoint,
         config=requested_config(args, args.checkpoint),
@@ -209,11 +217,11 @@ def make_predictor(args: argparse.Namespace, min_score: float = 0.0, num_images:
         **flags,
     )
     if is_exported:
-        predictor.tracking = dataclasses.replace(predictor.tracking, **_overridden(args, "tracking"))
+        predictor.tracking = dataclasses.replace(predictor.tracking, **overridden(args, "tracking"))
     return predictor
 
 
-def _overridden(args: argparse.Namespace, section: str) -> dict[str, Any]:
+def overridden(args: argparse.Namespace, section: str) -> dict[str, Any]:
     """The keys of a section that ``--set`` names, and their values."""
     keys = [pair.partition("=")[0].strip().partition(".") for pair in args.overrides]
     values = getattr(load_config(None, args.overrides), section)
@@ -226,8 +234,9 @@ def requested_config(args: argparse.Namespace, weights: str) -> Config | None:
 
     if is_exported_file(weights) or not (args.config or args.overrides):
         return None
+    config = load_config(args.config, args.overrides)  # a wrong one is reported before weights are downloaded
     if args.config:
-        return load_config(args.config, args.overrides)
+        return config
     from posenet.checkpoints.weights import stored_config
 
     return load_config(None, args.overrides, base=stored_config(weights))

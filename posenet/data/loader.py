@@ -51,7 +51,8 @@ class TrainSampler(Sampler[list[SampleKey]]):
 
     With ``sample_counts``, an epoch draws the given number of samples from each of several sets. The samples of a set
     are drawn in rounds, random orders of all its samples, and every epoch continues where the last one has stopped. So
-    after any number of epochs, the numbers of draws of two samples of a set differ by one at most.
+    the numbers of draws of two samples of a set differ by one at most, before the samples of each epoch that do not
+    fill a step are left out.
 
     Args:
         length: samples in the data set.

@@ -31,7 +31,7 @@ from posenet.inference.result import Result
 from posenet.messages import pluralize
 from posenet.person import Person
 from posenet.progress_bar import progress_bar
-from posenet.settings import DataConfig, ExifFrame
+from posenet.settings import ExifFrame
 from posenet.skeleton import COCO, Skeleton
 from posenet.visualization.drawing import MIN_SCORE, round_min_score
 
@@ -87,7 +87,7 @@ def evaluate(
     output: str | Path | None = None,
     overwrite: bool = False,
     image_ids: Iterable[int] | None = None,
-    exif_frame: ExifFrame = DataConfig.exif_frame,
+    exif_frame: ExifFrame | None = None,
     progress: bool = True,
     ranks: Ranks | None = None,
     **options: Any,
@@ -102,8 +102,8 @@ def evaluate(
         output: where to write the predictions, as a COCO results file.
         overwrite: replace ``output`` if it exists. An input is never replaced.
         image_ids: evaluate only these images, each once.
-        exif_frame: frame of the annotations where an image's EXIF orientation and size leave it open. Predictions are
-            in pixels of the displayed image.
+        exif_frame: frame of the annotations where an image's EXIF orientation and size leave it open; None is that of
+            the configuration in the checkpoint. Predictions are in pixels of the displayed image.
         progress: whether to show a progress bar.
         ranks: the processes that share the images; None means those of the process group that exists, or that a
             launcher has started, which all call this function. Rank 0 writes and returns what is found, the others
@@ -138,7 +138,7 @@ def evaluate(
             options["device"] = device_of_process(checkpoint, device, options["backend"], ranks.local_rank)
         predictor = Predictor(checkpoint, **options)
     predictor.min_score = 0.0  # people with low scores raise the AP
-    split = read_split(annotations, image_ids, predictor.skeleton, images, exif_frame)
+    split = read_split(annotations, image_ids, predictor.skeleton, images, exif_frame or predictor.exif_frame)
     blocks = find_annotated_images(images, split.images, predictor.settings.batch_size)
     mine = list(itertools.chain(*ranks.share(blocks)))
 

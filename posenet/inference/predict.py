@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from posenet.errors import ConfigError, DataError
-from posenet.files import is_standard_output, name_file_in_errors, remove_leftovers, resolve_link
+from posenet.files import is_standard_output, name_file_in_errors, name_numbers, remove_leftovers, resolve_link
 from posenet.images import write_image
 from posenet.inference.media.frames import is_single_input, read_frames, require_pyav
 from posenet.inference.media.sources import Source, find_sources, parse_standard_input
@@ -387,7 +387,8 @@ class _Run:
             return
         if self.is_ended and "frame" in record and not result.frame.is_live:  # a video that was cut
             for path in self.outputs.of_source(source):
-                path.replace(path.with_stem(f"{path.stem}.part"))
+                names = (path.with_stem(f"{path.stem}.part{number}") for number in name_numbers())
+                path.replace(next(name for name in names if not name.exists()))
         elif lines and "frame" in record:
             damage = self.summary.unreadable.get(source)
             why = {"error": str(damage)} if damage else {}

@@ -127,6 +127,7 @@ class Predictor:
         self.min_score = min_score
         self.keep_maps = keep_maps
         self.tracking = config.tracking
+        self.exif_frame = config.data.exif_frame
 
     @overload
     def __call__(self, image: ImageInput, channels: ChannelOrder = "bgr") -> Result: ...

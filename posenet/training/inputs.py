@@ -57,7 +57,7 @@ Experiment = Config | str | Path | None  # see above
 
 _SEPARATE_SPLITS = (
     "validation images are never trained on: build them from separate splits (posenet annotations split --images keeps "
-    "copies together), or set data.allow_overlap=true to overfit on purpose"
+    "copies together), or give --set data.allow_overlap=true to overfit on purpose"
 )
 _log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ def check_before_start(experiment: Experiment, overrides: Sequence[str]) -> None
         name = named_experiment(experiment)
         if name and load_config(name).data.train == config.data.train:
             how = f"the first lines of posenet config {name} say how"
-            raise DataError(f"{error}; {how}, or name your own with data.train=FILE.h5") from error
+            raise DataError(f"{error}; {how}, or name your own with --set data.train=FILE.h5") from error
         raise
     for path in filter(None, (config.train.weights, config.train.teacher)):
         find_weights(path)
@@ -85,7 +85,7 @@ def _require_data(config: Config) -> None:
     if not config.data.train:
         raise ConfigError(
             "data.train is not set; give annotations, as in posenet train data.yaml, or set a store that posenet "
-            "build-hdf5 has built, in the experiment file or with data.train=FILE.h5"
+            "build-hdf5 has built, in the experiment file or with --set data.train=FILE.h5"
         )
     require_store_files(config.data.train)
     require_store_files(config.data.val)

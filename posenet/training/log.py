@@ -57,7 +57,7 @@ def refuse_files_of_others(folder: Path) -> None:
         return
     for name in (TEXT_LOG, LOG_FILE, CURVES_FILE, SAMPLES_FILE, SETTINGS_FILE):
         if (folder / name).is_file():
-            raise DataError(f"{folder / name} was not written by a run; move it, or set checkpoint.path=DIR")
+            raise DataError(f"{folder / name} was not written by a run; move it, or give --set checkpoint.path=DIR")
 
 
 @contextlib.contextmanager

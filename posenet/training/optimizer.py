@@ -143,8 +143,8 @@ class WeightAverage:
             for layer in batch_norm_layers(network):
                 if any(parameter.requires_grad for parameter in layer.parameters(recurse=False)):
                     raise ConfigError(
-                        "average.kind = swa needs frozen BatchNorm: start from a checkpoint with train.weights=FILE, "
-                        "and set train.freeze=['*.norm.*']"
+                        "average.kind = swa needs frozen BatchNorm: start from a checkpoint with --set "
+                        "train.weights=FILE train.freeze=['*.norm.*']"
                     )
         self.settings = settings
         self.count = 0  # number of updates

@@ -348,7 +348,7 @@ class Run:
 def _make_network(config: Config, runtime: Runtime, is_new: bool) -> PoseNet:
     """The network, with the initial weights and the frozen parameters of the settings."""
     if config.train.batch_size * runtime.world_size < 2 and max(config.train.size) == INPUT_MULTIPLE:
-        raise ConfigError("BatchNorm has one cell to compute statistics from; set train.batch_size=2 or more")
+        raise ConfigError("BatchNorm has one cell to compute statistics from; give --set train.batch_size=2 or more")
     network = build_network(config)
     if config.train.weights and is_new and runtime.is_main:  # ``wrap`` sends them to the other ranks
         _log.info("Fine-tuning. %s", load_weights(network, config.train.weights, config.model.skeleton))

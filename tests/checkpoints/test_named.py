@@ -66,6 +66,7 @@ def test_weights_are_downloaded_once_and_every_way_to_load_them_accepts_the_name
     caplog.set_level("INFO")
     Path("drive").write_bytes(b"")
     assert find_weights("drive") == Path("drive")  # a file comes before a name
+    Path("tiny").mkdir()  # a folder does not
     expected = tiny_network(stacks=1).state_dict()
     network, config = load_model("tiny")
     assert (config.model.stacks, config.model.width, config.model.growth) == (1, 16, 2)

@@ -360,7 +360,7 @@ def test_networks_of_other_skeletons_need_its_name_and_are_not_exported(
     skeleton = load_config(None, [f"model.skeleton={hand}"]).model.skeleton
     torch.save({"model": tiny_network(stacks=1, skeleton=skeleton).state_dict()}, bare)
     assert convert("import", bare, "--output", ours) == 2
-    assert "--set model.skeleton=FILE" in capsys.readouterr().err
+    assert "model.skeleton=FILE" in capsys.readouterr().err
     assert convert("import", bare, "--output", ours, "--set", f"model.skeleton={hand}") == 0
     assert convert("export", ours, "--output", tmp_path / "b.pth") == 2
     assert "COCO" in capsys.readouterr().err

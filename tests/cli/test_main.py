@@ -295,7 +295,7 @@ def test_a_programming_error_keeps_its_traceback(tool: Install, error: Exception
         ("evaluate --images a --patience 3", "--annotations"),  # it has no such setting
         ("annotations lint a.json --imag x", "--imag is not known here"),
         ("train --set a.b=c data.yaml", "'data.yaml' is not KEY=VALUE"),
-        ("predict --scales 0.5 1 a.png", "invalid float value: 'a.png'"),
+        ("predict --scales 0.5 1 a.png", "'a.png' is not a scale; inputs come first"),
         # words of other programs
         ("train --nnodes 2 --node-rank=0", "torchrun"),
         ("train-distributed --master_addr a --master_port 1", "torchrun"),

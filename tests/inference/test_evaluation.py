@@ -176,6 +176,21 @@ def test_people_are_in_the_displayed_frame(
     assert (x, y) == pytest.approx((40, 60), abs=1.5)
 
 
+def test_the_frame_of_the_annotations_is_that_of_the_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A square image that is turned by 180 degrees."""
+    checkpoint = write_checkpoint(tmp_path / "tiny.pth", "inference.height=64", "data.exif_frame=stored")
+    (tmp_path / "1.jpg").write_bytes(with_orientation(encode(np.zeros((192, 192, 3), np.uint8)), 3))
+    content = document([1], [person(1, 1)])
+    content["images"][0] |= {"file_name": "1.jpg", "height": 192, "width": 192}
+    annotations = write_annotations(tmp_path / "a.json", content)
+    caplog.set_level("INFO")
+    posenet.evaluate(checkpoint, tmp_path, annotations)
+    assert "exif-turned" in caplog.text
+    caplog.clear()
+    argv = ["--checkpoint", str(checkpoint), "--images", str(tmp_path), "--annotations", str(annotations)]
+    assert run_tool("evaluate", argv) == 0 and "exif-turned" in caplog.text
+
+
 def write_image_of_one(folder: Path, size: tuple[int, int]) -> Path:
     """An image of a nose and a neck, 256 x 192 pixels, that is annotated with (height, width) ``size``."""
     (folder / "1.png").write_bytes(encode(spot_image(192, 256, (40, 60), (90, 120), 6), ".png"))

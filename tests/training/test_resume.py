@@ -324,7 +324,7 @@ def test_settings_of_another_network_or_optimizer_are_refused(
     train_tiny(stores, tmp_path / "run", "optim.name=adamw", max_steps=1)
     before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()}
     for override, message in {
-        "model.width=32": "another architecture",
+        "model.width=32": r"another network \(model.width: 16 -> 32\); continue without --config",
         "optim.name=sgd": "another optimizer",
         "model.skeleton=other.toml": r"another skeleton than model.skeleton \(other keypoints, parts, left_right",
     }.items():

@@ -98,6 +98,8 @@ def _shapes_of_frames(source: Source) -> dict[Path, list[ElementTree.Element]]:
             shape.attrib |= {key: track.attrib[key] for key in ("label", "group_id") if key in track.attrib}
             number = int(shape.attrib["frame"])
             shapes.setdefault(number, []).append(shape)
+            if shape.get("keyframe") == "0":
+                source.notes["frames with objects that CVAT has interpolated, used as they are"].append(str(number))
     if not shapes:
         raise DataError(f"{path} has no images and no tracks; label the task in CVAT, and export it again")
     files = ImageFiles(Path(source.images or path.parent))
@@ -110,7 +112,7 @@ def _shapes_of_frames(source: Source) -> dict[Path, list[ElementTree.Element]]:
                 f"{path} has frames of {name}, which are not in {files.folder}; export the task with images, or name "
                 "the folder of the video with --images DIR"
             )
-        found |= write_frames(source, video, found)
+        found |= write_frames(source, video, video.stem, found)
     source.notes[MISSING_IMAGES] += [f"frame {number}" for number, image in found.items() if not image]
     return {image: shapes[number] for number, image in found.items() if image}
 
@@ -160,31 +162,43 @@ def import_label_studio(source: Source) -> ImportedAnnotations:
     keypoint in ``parentID``. Images are found by their names at any depth.
     """
     notes = source.notes
+    damaged = notes["tasks that cannot be read, left out"]
     objects_of: dict[str, list[Object]] = {}
     for number, task in enumerate(source.content, start=1):
-        title = f"task {task.get('id', number)}"
-        with readable(f"{source.path}, {title}"):
-            submitted = [entry for entry in task.get("annotations") or [] if not entry.get("was_cancelled")]
-            if not submitted:
-                notes["tasks without an annotation, left out"].append(title)
-                continue
-            if len(submitted) > 1:
-                notes["tasks with several annotations, of which the first is used"].append(title)
-            regions = submitted[0]["result"]
-            if any(region.get("image_rotation") for region in regions):
-                notes["tasks whose image was rotated in Label Studio, left out: rotate the file instead"].append(title)
-                continue
-            name = _image_name(task["data"])
-            if name in objects_of:
-                notes["tasks with the image of an earlier task, left out"].append(title)
-            else:
-                objects_of[name] = _read_regions(regions, source, title)
+        title = f"task {task.get('id', number) if isinstance(task, dict) else number}"
+        try:
+            with readable(f"{source.path}, {title}"):
+                _read_task(task, source, title, objects_of)
+        except DataError as error:
+            damaged.append(str(error))
+            if len(damaged) > max(1, FEW * len(source.content)) or len(damaged) == len(source.content):
+                raise
     if not objects_of:
         raise DataError(
             f"{source.path} has no task with an annotation; label and submit some, then export the project as JSON"
         )
     files = by_file(objects_of, source)
     return to_coco(files, choose_names(files, source), source, whole=100)
+
+
+def _read_task(task: Mapping[str, Any], source: Source, title: str, objects_of: dict[str, list[Object]]) -> None:
+    """Add the objects of a task under the name of its image."""
+    notes = source.notes
+    submitted = [entry for entry in task.get("annotations") or [] if not entry.get("was_cancelled")]
+    if not submitted:
+        notes["tasks without an annotation, left out"].append(title)
+        return
+    if len(submitted) > 1:
+        notes["tasks with several annotations, of which the first is used"].append(title)
+    regions = submitted[0]["result"]
+    if any(region.get("image_rotation") for region in regions):
+        notes["tasks whose image was rotated in Label Studio, left out: rotate the file instead"].append(title)
+        return
+    name = _image_name(task["data"])
+    if name in objects_of:
+        notes["tasks with the image of an earlier task, left out"].append(title)
+    else:
+        objects_of[name] = _read_regions(regions, source, title)
 
 
 def _image_name(data: Mapping[str, Any]) -> str:

@@ -199,9 +199,10 @@ def label_path(image: Path) -> Path:
 
 def _read_labels(path: Path, layout: Layout) -> list[Object]:
     """The objects in a label file, if there is one."""
-    if not path.exists():
-        return []
-    text = read_input(path).decode("utf-8-sig", errors="replace")
+    with readable(path):
+        if not path.exists():
+            return []
+        text = read_input(path).decode("utf-8-sig", errors="replace")
     objects = []
     for number, line in enumerate(text.splitlines(), start=1):
         try:

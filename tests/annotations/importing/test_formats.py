@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import unicodedata
@@ -390,11 +391,19 @@ def test_the_frames_of_a_video_of_cvat_are_written(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="frames of a.mp4, which are not in"):
         read_annotations(path)
     write_video(path.parent / "a.mp4", 2, (120, 160))
+    path.write_text(path.read_text().replace('frame="1" keyframe="1"', 'frame="1" keyframe="0"'))
     found = read_annotations(path)
+    assert re.search(r"interpolated, used as they are: 1 \(1\)$", found.notes[0])
     assert found.folder == path.parent / "annotations_frames"
     compare(found)
     first, second = (read_image(found.folder / f"a_{number:06d}.png").mean() for number in (0, 1))
     assert first + 5 < second
+    before = {frame: frame.stat().st_ctime_ns for frame in found.folder.iterdir()}
+    read_annotations(path)
+    assert {frame: frame.stat().st_ctime_ns for frame in before} == before, "an unchanged video is not read again"
+    write_video(path.parent / "a.mp4", 2, (60, 80))
+    os.utime(path.parent / "a.mp4", (0, 0))  # a copy of an older video
+    assert {image["width"] for image in read_annotations(path).document["images"]} == {80}
 
 
 BOMB = "<!DOCTYPE a [<!ENTITY b0 'many'>" + "".join(f"<!ENTITY b{n} '{f'&b{n - 1};' * 10}'>" for n in range(1, 10))
