@@ -207,6 +207,8 @@ class DistributedRuntime(Runtime):
         return values
 
     def broadcast_object(self, value: Any) -> Any:
+        if self.world_size == 1:
+            return value  # PyTorch would pickle it, which takes twice the memory of a checkpoint
         message = [value]
         dist.broadcast_object_list(message, src=0, group=self._group)
         return message[0]

@@ -73,6 +73,13 @@ def test_accelerators_use_the_sync_batch_norm_of_pytorch() -> None:
         assert isinstance(runtime.convert_sync_batch_norm(nn.Sequential(nn.BatchNorm2d(2)))[0], nn.SyncBatchNorm)
 
 
+def test_a_rank_alone_does_not_copy_what_it_broadcasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    with single_process_group() as runtime:
+        state = {"weight": torch.zeros(3)}
+        assert runtime.broadcast_object(state) is state
+
+
 def test_collective_calls_and_gradients_of_two_ranks(tmp_path: Path) -> None:
     def call_all(runtime: DistributedRuntime) -> dict[str, Any]:
         rank = runtime.rank
