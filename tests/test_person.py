@@ -154,6 +154,13 @@ def test_people_of_other_programs_are_people(values):
     assert (found.score, other.score) == (0.5, 0.5)
 
 
+def test_keypoints_without_scores_are_found_but_at_the_corner():
+    [person] = to_people(np.stack([FOUND.to_coco()])[..., :2])
+    np.testing.assert_array_equal(person.to_coco()[:, :2], FOUND.to_coco()[:, :2])
+    np.testing.assert_array_equal(person.to_coco()[:, 2], FOUND.to_coco()[:, 2] > 0)
+    assert person.score == 1
+
+
 @pytest.mark.parametrize(
     "number, expected", [(7, 7), (7.0, 7), (np.int64(7), 7), ("a7", None), (7.5, None), (np.nan, None), (None, None)]
 )

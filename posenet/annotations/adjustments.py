@@ -21,10 +21,10 @@ SINGLE_PLACES, SINGLE_SHARE, DROPPED_SHARE = 2, 0.05, 0.5
 """So many places, in files of any size, or this share of the entries may have a fault of their own; or the last share
 where the user asks to leave out what contradicts itself. If more have it, the fault is that of the whole file."""
 
-WHOLE_BOXES = "whole boxes make the AP too high"
+OTHER_AREAS = "AP differs from that of programs that use the areas of the file"
 ENTRIES: dict[str, tuple[str, str]] = {
     # Images
-    "image-id": ("images without an id, or with that of another image", "number them, in image_id too"),
+    "image-id": ("images without an id, or with the same one", "which is annotated? Number them, in image_id too"),
     "text-id": ("ids of images that are texts", "results name the numbers that replace them"),
     "repeated-image": ("images listed twice", "taken as one"),
     "unlabelled-frame": ("frames that is_labeled marks as not annotated", "they show people all the same"),
@@ -69,8 +69,8 @@ ENTRIES: dict[str, tuple[str, str]] = {
     "damaged-outline": ("outlines that are damaged or of another image size", "their box is the mask"),
     "no-box": ("boxes computed from outlines or keypoints", "they had none"),
     "empty-annotation": ("annotations without keypoints, box and outline", "nothing says where they are"),
-    "outline-area": ("areas computed from outlines", WHOLE_BOXES),
-    "box-area": ("areas estimated as 0.53 of the box, 0.84 of that around keypoints", WHOLE_BOXES),
+    "outline-area": ("areas computed from outlines", OTHER_AREAS),
+    "box-area": ("areas set to 0.53 of the box (0.84 around keypoints)", OTHER_AREAS),
     "num-keypoints": ("annotations with a wrong num_keypoints", "counted"),
     "same-keypoints": ("annotations with exactly the keypoints of another one in their image", "one of each is used"),
     # Comparisons

@@ -1,7 +1,7 @@
 """COCO keypoint files: reading the JSON, and the columns of the normal form that ``reader`` makes of any of them.
 
 A column is an array or a list with one row for every entry of ``images``, ``annotations`` or ``categories``.
-Coordinates are pixels of the annotated size, in the displayed frame (see ``upright``).
+Coordinates are pixels of the annotated size, in the displayed frame.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Categories(NamedTuple):
 class AnnotationColumns:
     """Columns of the A annotations."""
 
-    entries: list[Entry]  # as in the file
+    entries: list[Entry]  # as in the file, but polygons in pixels
     ids: np.ndarray  # (A,) int64, no two the same
     image_rows: np.ndarray  # (A,) int64
     category_rows: np.ndarray  # (A,) int64

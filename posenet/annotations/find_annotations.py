@@ -41,7 +41,7 @@ def find_annotations(source: Path, val: Path | None) -> tuple[Path, Path | None]
         reason = "is not a file of annotations" if train.exists() else "does not exist"
         remedy = (
             "give a data.yaml (YOLO-pose), a .json (COCO, Label Studio), another one of posenet docs formats, or its "
-            "folder; an experiment is given as --config NAME, a store as data.train=FILE.h5"
+            "folder; an experiment is given as --config NAME, a store as --set data.train=FILE.h5"
         )
         raise DataError(f"{train} {reason}; {(train.exists() and remedy_for_format(train)) or remedy}")
     if val is None and is_yolo(train):

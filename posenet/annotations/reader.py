@@ -228,6 +228,7 @@ def _list_images(entries: list[Entry], said: Adjustments) -> _Images:
     firsts = np.array([row_of.setdefault(value, row) for row, value in enumerate(values)], int)
     is_second = firsts != np.arange(len(entries))
     is_same = is_second & np.array([names[first] == name for first, name in zip(firsts.tolist(), names)], bool)
+    is_unclear = np.isin(firsts, firsts[is_second & ~is_same])  # which of them is annotated
     lacks_id = np.array([value is None for value in values], bool)
     is_unlabelled = np.array([entry.get("is_labeled") is False for entry in entries], bool)
     images = _Images(
@@ -241,8 +242,8 @@ def _list_images(entries: list[Entry], said: Adjustments) -> _Images:
         is_kept=np.ones(len(entries), bool),
     )
     said.add_rows("derived", "text-id", [isinstance(value, str) for value in values], written)
-    said.add_rows("derived", "repeated-image", is_same, names)
-    images = images.leave_out("image-id", is_second & ~is_same | lacks_id, names, said)
+    said.add_rows("derived", "repeated-image", is_same & ~is_unclear, names)
+    images = images.leave_out("image-id", is_unclear | lacks_id, names, said)
     said.add_rows("left out", "unlabelled-frame", is_unlabelled & images.is_kept & ~is_same, names)
     return replace(images, is_kept=images.is_kept & ~is_same & ~is_unlabelled)
 
@@ -718,7 +719,7 @@ def _convert_fractions(columns: AnnotationColumns, sizes: np.ndarray, said: Adju
     points = columns.keypoints[..., :2]
     in_unit = ((points >= 0) & (points <= 1)).all(axis=2)
     is_fraction = people & (in_unit | ~columns.is_labelled).all(axis=1) & (points.max(axis=(1, 2)) > 0)
-    keypoints, boxes = columns.keypoints.copy(), columns.boxes
+    keypoints, boxes, entries = columns.keypoints.copy(), columns.boxes, columns.entries
     if not is_fraction.any():
         ends = points.max(axis=(1, 2), where=columns.is_labelled[..., None], initial=0)[people]
         are_large = len(ends) >= MIN_EXAMPLES and np.median(sizes[people].max(axis=1)) > MIN_PERCENT_SIDE
@@ -731,7 +732,21 @@ def _convert_fractions(columns: AnnotationColumns, sizes: np.ndarray, said: Adju
         keypoints[..., :2] *= sizes[:, None, ::-1]
         if (boxes[:, :2] + boxes[:, 2:]).max(initial=0) <= BEYOND:
             boxes = boxes * np.tile(sizes[:, ::-1], 2)
-    return replace(columns, keypoints=keypoints, boxes=boxes)
+        entries = [
+            entry | {"segmentation": [_to_pixels(polygon, size) for polygon in outline]}
+            if is_used and isinstance(outline := entry.get("segmentation"), list)
+            else entry
+            for entry, size, is_used in zip(entries, sizes, columns.is_used)
+        ]
+    return replace(columns, entries=entries, keypoints=keypoints, boxes=boxes)
+
+
+def _to_pixels(polygon: Any, size: np.ndarray) -> Any:
+    """A polygon in fractions of an image of height, width ``size`` in pixels; anything else as it is."""
+    values = _to_numbers(polygon)
+    if values is None or values.ndim != 1 or len(values) % 2 or not values.max(initial=0) <= BEYOND:
+        return polygon
+    return (values.reshape(-1, 2) * size[::-1]).ravel().tolist()
 
 
 def _convert_corners(columns: AnnotationColumns, sizes: np.ndarray, said: Adjustments) -> AnnotationColumns:

@@ -53,6 +53,8 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     """
     path = Path(path)
     require_checkpoint_file(path)
+    if path.suffix.lower() == ".onnx":
+        raise CheckpointError(f"{path} is an exported file; give the checkpoint that it was exported from")
     import torch
 
     try:
@@ -83,7 +85,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
 def require_checkpoint_file(path: Path) -> None:
     """Raise ``CheckpointError`` unless a path is that of a file."""
     if not path.is_file():
-        others = [path / "best.pth", path / "last.pth"]
+        others = [path / "best.pth", path / "last.pth", path.parent / "last.pth"]
         remedy = next((f"there is {other}" for other in others if other.is_file()), "check the path")
         raise CheckpointError(f"checkpoint {path} is not a file; {remedy}")
 

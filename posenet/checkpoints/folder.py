@@ -172,7 +172,7 @@ def run_lock(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CheckpointError(
-            f"cannot create the folder {folder} ({error.strerror}); choose another one with checkpoint.path=DIR"
+            f"cannot create the folder {folder} ({error.strerror}); choose another one with --set checkpoint.path=DIR"
         ) from error
     lock = FileLock(folder / LOCK_FILE)
     in_use = f"{folder} is in use by another process"
@@ -183,7 +183,7 @@ def run_lock(folder: Path) -> Iterator[None]:
             _log.info("%s; waiting %g s for it to end", in_use, LOCK_SECONDS)
             lock.acquire(timeout=LOCK_SECONDS)
     except Timeout as error:
-        raise CheckpointError(f"{in_use}; wait until that has ended, or set checkpoint.path=DIR") from error
+        raise CheckpointError(f"{in_use}; wait until that has ended, or give --set checkpoint.path=DIR") from error
     try:
         yield
     finally:

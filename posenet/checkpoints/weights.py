@@ -182,8 +182,8 @@ def require_fitting_weights(config: Config, state: Mapping[str, Any], path: str 
     if mismatched := [name for name in expected | found if expected.get(name) != found.get(name)]:
         raise CheckpointError(
             f"{path} is of another architecture ({len(mismatched)} tensors do not fit, first "
-            f"{_to_text(mismatched[0])}); give the configuration it was trained with: --config, or model.skeleton=FILE "
-            "and model.network=module:name of your own"
+            f"{_to_text(mismatched[0])}); give the configuration it was trained with: --config, or --set "
+            "model.skeleton=FILE model.network=module:name of your own"
         )
     require_usable_weights(weights, path)
     return weights

@@ -474,14 +474,14 @@ def _refuse_overlap(train: _Part, val: _Part, trained: Collection[Path]) -> None
     if again := [path for path in val.paths.values() if path in trained]:
         raise DataError(
             f"this run has trained on {pluralize(len(again), 'image')} for validation, such as {again[0]}; begin "
-            "another one with checkpoint.path=DIR"
+            "another one with --set checkpoint.path=DIR"
         )
     sides = {(part.split, path): path for part in (train, val) for path in part.paths.values()}
     groups = [dict(group) for group in groups_of_copies(sides)]
     if copies := [group["val"] for group in groups if len(group) > 1]:
         raise DataError(
             f"{pluralize(len(copies), 'image')} for validation, such as {copies[0]}: also in the training data; "
-            "keep one of the two, or set data.allow_overlap=true to overfit on purpose"
+            "keep one of the two, or give --set data.allow_overlap=true to overfit on purpose"
         )
 
 
@@ -518,7 +518,7 @@ def _draft(file: AnnotationFile) -> SkeletonDraft:
         draft = draft_skeleton(file, ranked[0].name if others else None)
     except DataError as error:
         remedy = command_line("annotations", "skeleton", file.path, "--output", "mine.toml")
-        raise DataError(f"{error}: {remedy}; then name that with model.skeleton=FILE.toml") from error
+        raise DataError(f"{error}: {remedy}; then name that with --set model.skeleton=FILE.toml") from error
     if others:
         text = "Only %s is trained, not %s, which have other keypoints; to choose: annotations skeleton --category NAME"
         _log.warning(text, ranked[0].name, list_names(list(dict.fromkeys(others))))

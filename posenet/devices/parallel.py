@@ -87,7 +87,8 @@ class Runtime(Ranks):
             return f"{self.device} has too little memory; lower train.batch_size, and raise optim.accumulate as much"
         if "torch.use_deterministic_algorithms" in str(error):
             reason = first_sentence(error)
-            return f"{self.device} cannot train with deterministic algorithms ({reason}); set train.deterministic=false"
+            remedy = "give --set train.deterministic=false"
+            return f"{self.device} cannot train with deterministic algorithms ({reason}); {remedy}"
         return ""
 
 

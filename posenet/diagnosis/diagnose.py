@@ -124,8 +124,15 @@ class Diagnosis:
 
     def describe_limit(self) -> str:
         """What COCO's limit of results leaves out, in a sentence; empty if it leaves out nothing."""
-        count = self.matched.results.num_left_out
-        return f"COCO's evaluation uses the {MAX_RESULTS} best results of an image: {count} left out" if count else ""
+        truth, num_left_out = self.matched.truth, self.matched.results.num_left_out
+        people = np.bincount(truth.image[truth.people])
+        beyond, worst = int(np.maximum(people - MAX_RESULTS, 0).sum()), int(people.argmax())
+        text = f"COCO's evaluation uses the {MAX_RESULTS} best results of an image: {num_left_out} left out"
+        if beyond:
+            count = self.matched.skeleton.count
+            where = f"{self.images[worst].file_name} ({count(int(people[worst]))})"
+            text += f"; {count(beyond, 'missed')} whatever the results are, such as in {where}"
+        return text if beyond or num_left_out else ""
 
 
 def diagnose(

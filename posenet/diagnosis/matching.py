@@ -90,12 +90,15 @@ def read_results(
     ``index_of`` has the index of every image by its id; ``categories`` are the ids that results may have. ``DataError``
     if it is no list of results, or one has an unknown image or category, or no numbers as it should.
     """
-    name, entries = ("results", results) if not isinstance(results, (str, Path)) else (str(results), None)
-    if entries is None:
+    name: str | Path = "results"
+    if isinstance(results, (str, Path)):
+        name = results
         try:
             entries = json.loads(read_input(name))
         except (OSError, ValueError, RecursionError) as error:
             raise DataError(f"cannot read results {name}: {error}; {_REMEDY}") from error
+    else:
+        entries = list(results)
     if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
         raise DataError(f"{name} is not a list of results, nor are the annotations one; {_REMEDY}")
     for number, entry in enumerate(entries, 1):

@@ -12,10 +12,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from posenet.errors import ConfigError, DataError, PosenetError
+from posenet.files import open_text_output
 from posenet.inference.media.sources import find_sources
 from posenet.inference.predict import predict
 from posenet.inference.predictor import Predictor
@@ -178,7 +180,8 @@ def _make_page(
                 )
                 # The page keeps files in folders of its own, which nobody needs to see.
                 path_in_file, name_in_file = (json.dumps(text)[1:-1] for text in (path, Path(path).name))
-                file.write_text(file.read_text().replace(path_in_file, name_in_file))
+                with open_text_output(file) as renamed, file.open() as lines:  # which may be many
+                    renamed.writelines(line.replace(path_in_file, name_in_file) for line in lines)
         except PosenetError as error:
             # Where nothing could be read, the first problem says why.
             text = to_html(problems[0] if problems else error, path)
@@ -203,6 +206,7 @@ def _make_page(
     for function in (find, stop_video):
         function.__annotations__["request"] = gr.Request  # by which Gradio gives it
 
+    has_example = find_spec("posenet.synthetic") is not None and predictor.skeleton.category == "person"
     with gr.Blocks(title="posenet") as page:
         gr.Markdown(
             f"### {html.escape(name)}\nFinds {people} and their keypoints in photographs and videos, on this machine."
@@ -210,6 +214,7 @@ def _make_page(
         with gr.Row():
             with gr.Column(scale=1, min_width=320):
                 file = gr.File(label="Photograph or video", height=140)
+                example = gr.Button("Try an example", size="sm", visible=has_example)
                 track = gr.Checkbox(True, label=f"Track {people} from frame to frame", visible=False)
                 smooth = gr.Checkbox(False, label="Remove the jitter of keypoints", visible=False)
                 stopper = gr.Button("Stop the video", size="sm", visible=False)
@@ -231,8 +236,18 @@ def _make_page(
         chosen = gr.on([file.change, again.click], activate, file, [again, track, smooth, stopper], api_name=False)
         found = chosen.then(find, [file, *settings], outputs, api_name="find")
         found.then(lambda: gr.update(visible=False), None, stopper, api_name=False)
+        example.click(lambda: _draw_example(folder), None, file, api_name=False)
         stopper.click(stop_video, queue=False, api_name="stop")
     return page
+
+
+def _draw_example(folder: Path) -> str:
+    """The path of a drawn photograph in a new folder: several users may ask at the same time."""
+    from posenet.synthetic.dataset import write_dataset
+
+    own = Path(tempfile.mkdtemp(dir=folder))
+    write_dataset(own, train=0, val=1, workers=1)
+    return str(next(own.glob("val2017/*")))
 
 
 def _rows(result: Result) -> list[list[str]]:

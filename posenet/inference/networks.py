@@ -369,6 +369,10 @@ def _average_on_host(
     network: MapFunction, batch: InputBatch, skeleton: Skeleton, flip: bool, num_channels: int
 ) -> list[np.ndarray]:
     """The averages for each image, whatever runs the network."""
+
+    def compute_maps(images: np.ndarray) -> np.ndarray:
+        return np.asarray(network(images), np.float32)  # a function of the user may return a tensor, or other numbers
+
     weight = 1 / (len(batch.inputs) * (2 if flip else 1))
     averages: list[np.ndarray] = []
     for images, letterboxes in zip(batch.inputs, batch.letterboxes):
@@ -378,11 +382,11 @@ def _average_on_host(
         if flip:
             # The image is mirrored with its padding. The width is a multiple of the stride, so the cells coincide.
             mirrored_images = np.stack([cv2.flip(image, 1) for image in images])
-            for maps, out in zip(_run(network, mirrored_images, skeleton), weighed):
+            for maps, out in zip(_run(compute_maps, mirrored_images, skeleton), weighed):
                 mirrored = maps[:, : out.shape[1], maps.shape[2] - out.shape[2] :]
                 for channel, twin in zip(out, skeleton.flip_channels):
                     cv2.flip(mirrored[twin], 1, dst=channel)
-        for maps, out in zip(_run(network, images, skeleton), weighed):
+        for maps, out in zip(_run(compute_maps, images, skeleton), weighed):
             channels = maps[:num_channels, : out.shape[1], : out.shape[2]]
             if flip:
                 for channel, total in zip(channels, out):

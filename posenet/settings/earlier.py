@@ -87,7 +87,7 @@ def require_same_constants(tables: Mapping[str, Any], path: Path) -> None:
         changed = ", ".join(f"{name} (now {CONSTANTS[name]})" for name in names)
         raise ConfigError(
             f"{path} cannot be resumed: it was trained with other values of {changed}, which cannot be set any more; "
-            "start a new run with train.weights=FILE, or use the version that has saved it"
+            "start a new run with --set train.weights=FILE, or use the version that has saved it"
         )
 
 

@@ -95,7 +95,7 @@ def prepare(
     if not isinstance(skeleton, str) or not (skeleton or settings.model.skeleton == COCO):
         raise ConfigError(
             "with annotations, the skeleton is drafted, not that of the experiment; model.skeleton is the name of a "
-            "TOML file, or coco: give model.skeleton=FILE.toml"
+            "TOML file, or coco: give --set model.skeleton=FILE.toml"
         )
     folder = Path(settings.checkpoint.path or RUNS_FOLDER / name_of_run(source))
     files = folder / "data"
@@ -106,7 +106,7 @@ def prepare(
         if began != train_file.resolve():
             raise CheckpointError(
                 f"{folder} already contains a run, which has begun with {began or 'stores'}, not with {source}; choose "
-                "another folder with checkpoint.path=DIR"
+                "another folder with --set checkpoint.path=DIR"
             )
     elif weights := settings.train.weights:
         from posenet.checkpoints.weights import stored_config  # imports PyTorch

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import logging
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import posenet
 from posenet.annotations.coco import CocoImage
+from posenet.annotations.people import Split
 from posenet.checkpoints.named import find_weights
 from posenet.data.store_list import (
     StoreList,
@@ -29,7 +33,6 @@ from posenet.data.store_list import (
 from posenet.devices.ranks import Ranks
 from posenet.errors import ConfigError, DataError
 from posenet.extensions import digest_of_code
-from posenet.files import sha256_of
 from posenet.messages import truncate_for_message
 from posenet.settings import Config, DataSetConfig, DataSets, config_to_dict, load_config
 from posenet.settings.reading import DATA_KEYS, TRAINING_CODE_KEYS, named_experiment
@@ -54,7 +57,7 @@ Experiment = Config | str | Path | None  # see above
 
 _SEPARATE_SPLITS = (
     "validation images are never trained on: build them from separate splits (posenet annotations split --images keeps "
-    "copies together), or set data.allow_overlap=true to overfit on purpose"
+    "copies together), or give --set data.allow_overlap=true to overfit on purpose"
 )
 _log = logging.getLogger(__name__)
 
@@ -72,7 +75,7 @@ def check_before_start(experiment: Experiment, overrides: Sequence[str]) -> None
         name = named_experiment(experiment)
         if name and load_config(name).data.train == config.data.train:
             how = f"the first lines of posenet config {name} say how"
-            raise DataError(f"{error}; {how}, or name your own with data.train=FILE.h5") from error
+            raise DataError(f"{error}; {how}, or name your own with --set data.train=FILE.h5") from error
         raise
     for path in filter(None, (config.train.weights, config.train.teacher)):
         find_weights(path)
@@ -82,7 +85,7 @@ def _require_data(config: Config) -> None:
     if not config.data.train:
         raise ConfigError(
             "data.train is not set; give annotations, as in posenet train data.yaml, or set a store that posenet "
-            "build-hdf5 has built, in the experiment file or with data.train=FILE.h5"
+            "build-hdf5 has built, in the experiment file or with --set data.train=FILE.h5"
         )
     require_store_files(config.data.train)
     require_store_files(config.data.val)
@@ -172,8 +175,9 @@ def _open_stores(config: Config, key: str, remedy_for_unlabelled: str) -> StoreL
 
 def refuse_trained_images(config: Config, train: StoreList, images: Sequence[CocoImage]) -> None:
     """Raise ``DataError`` if an image of data.val_images, from which the AP is computed, is in the training data."""
-    shared = find_stored_files(train, [Path(config.data.val_images, image.file_name) for image in images])
-    if shared and not config.data.allow_overlap:
+    if config.data.allow_overlap:
+        return
+    if shared := find_stored_files(train, [Path(config.data.val_images, image.file_name) for image in images]):
         raise DataError(
             f"{describe_paths(config.data.train)} contains {len(shared)} of {len(images)} images of data.val_images "
             f"that data.val_annotations lists (first {shared[0]}); {_SEPARATE_SPLITS}"
@@ -212,19 +216,27 @@ def describe_paths(setting: DataSets) -> str:
 
 
 def describe_contents(
-    config: Config, train: StoreList, val: StoreList | None, has_ap: bool, teacher: str | None
+    config: Config, train: StoreList, val: StoreList | None, split: Split | None, teacher: str | None
 ) -> dict[str, Any]:
     """The contents of the data, the teacher and the user's code by setting: equal texts mean equal contents.
 
-    ``has_ap`` says that an AP is computed, from ``data.val_annotations``; ``teacher`` is the digest of its file. The
-    code is imported already.
+    An AP is computed from the ``split``; ``teacher`` is the digest of its file. The code is imported already. Ids of
+    validation images do not count: an import numbers all images anew when one is added.
     """
     weights = [data_set.weight for data_set in train.sets]
     contents = {"data.train": describe_content(train) + (f" and the weights {weights}" if len(weights) > 1 else "")}
     if val is not None:
-        contents["data.val"] = describe_content(val)
-    if has_ap:
-        contents["data.val_annotations"] = sha256_of(Path(config.data.val_annotations))
+        digest = hashlib.sha256()
+        for store in (data_set.store for data_set in val.sets):
+            rows = np.stack([store.image_keys, store.records["label_crc"].astype(np.uint64)], axis=1)
+            digest.update(rows[np.lexsort(rows.T)].tobytes())
+        contents["data.val"] = f"{val.num_images} images and {len(val)} samples with the digest {digest.hexdigest()}"
+    if split is not None:
+        names = {image.id: image.file_name for image in split.images}
+        labels = ("keypoints", "bbox", "area", "iscrowd")
+        people = sorted([names[entry["image_id"]], *(entry[label] for label in labels)] for entry in split.people)
+        content = json.dumps([sorted(names.values()), people]).encode()
+        contents["data.val_annotations"] = hashlib.sha256(content).hexdigest()
     if teacher is not None:
         contents["train.teacher"] = teacher
     for section, _, key in (setting.partition(".") for setting in TRAINING_CODE_KEYS):

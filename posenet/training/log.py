@@ -57,7 +57,7 @@ def refuse_files_of_others(folder: Path) -> None:
         return
     for name in (TEXT_LOG, LOG_FILE, CURVES_FILE, SAMPLES_FILE, SETTINGS_FILE):
         if (folder / name).is_file():
-            raise DataError(f"{folder / name} was not written by a run; move it, or set checkpoint.path=DIR")
+            raise DataError(f"{folder / name} was not written by a run; move it, or give --set checkpoint.path=DIR")
 
 
 @contextlib.contextmanager
@@ -149,7 +149,7 @@ def callbacks_of_run(settings: LogConfig) -> list[TrainingCallback]:
     A name stands for an object, or for a class or function that makes one from nothing. ``ConfigError`` if it cannot be
     imported, or stands for something else.
     """
-    logs: list[TrainingCallback] = [RunFiles()]
+    logs: list[TrainingCallback] = [RunFiles(), DrawingFiles()]
     if settings.tensorboard:
         try:
             importlib.import_module("torch.utils.tensorboard")
@@ -190,7 +190,7 @@ class MeasurementLog(TrainingCallback):
 
 
 class RunFiles(MeasurementLog):
-    """Writes ``settings.toml``, an experiment, a line of ``log.jsonl`` for every measurement, and the drawings.
+    """Writes ``settings.toml``, an experiment, and a line of ``log.jsonl`` for every measurement.
 
     Numbers that are not finite become null.
     """
@@ -199,10 +199,6 @@ class RunFiles(MeasurementLog):
         start = "# All settings of a run; to compare it with another one: posenet config FOLDER OTHER_FOLDER\n\n"
         write_atomically(folder / SETTINGS_FILE, (start + config_to_toml(config)).encode("utf-8", "surrogateescape"))
         self.file = open(folder / LOG_FILE, "a", encoding="utf-8")  # noqa: SIM115
-        self.drawings = folder / DRAWINGS_FOLDER
-
-    def on_drawing(self, step: int, name: str, image: np.ndarray) -> None:
-        write_image(self.drawings / f"{name}.jpg", image)
 
     def on_end(self) -> None:
         self.file.close()
@@ -220,6 +216,16 @@ def _without_nan(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_without_nan(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class DrawingFiles(TrainingCallback):
+    """Writes every drawing as ``pictures/NAME.jpg``. Apart from ``RunFiles``, whose own failure a run says, too."""
+
+    def on_start(self, config: Config, folder: Path) -> None:
+        self.folder = folder / DRAWINGS_FOLDER
+
+    def on_drawing(self, step: int, name: str, image: np.ndarray) -> None:
+        write_image(self.folder / f"{name}.jpg", image)
 
 
 class TensorBoard(MeasurementLog):

@@ -152,18 +152,18 @@ def find_checkpoint(folder: Path, resume: bool | str | Path, restarted: bool = F
         if own.has_checkpoints():
             raise CheckpointError(
                 f"{folder} already contains a run; continue it with --resume, or choose another folder with "
-                "checkpoint.path=DIR"
+                "--set checkpoint.path=DIR"
             )
         return None
     path, state = found
     for key in ("model", "optimizer", "scaler", "guard", "progress", "steps_per_epoch", "config"):
         if key not in state or (key == "config" and not isinstance(state[key], dict)):
             raise CheckpointError(
-                f"{path} contains no run to resume (no {key}); fine-tune from it with train.weights=FILE"
+                f"{path} contains no run to resume (no {key}); fine-tune from it with --set train.weights=FILE"
             )
     if path.parent.resolve() != folder.resolve() and own.has_checkpoints():
         raise CheckpointError(
-            f"{folder} contains another run than {path}; choose another folder with checkpoint.path=DIR"
+            f"{folder} contains another run than {path}; choose another folder with --set checkpoint.path=DIR"
         )
     return found
 
@@ -199,7 +199,7 @@ def config_of_run(
     if changes := saved.model.skeleton.changes_of_network(config.model.skeleton):
         raise ConfigError(
             f"{path} was trained for another skeleton than model.skeleton (other {', '.join(changes)}); keep that of "
-            "the run, or start a new run with train.weights=FILE in another folder"
+            "the run, or start a new run with --set train.weights=FILE in another folder"
         )
     if config.train.weights not in ("", saved.train.weights):
         _log.warning("train.weights is only for new runs; this one continues with the weights in %s", path)
@@ -255,12 +255,13 @@ def restore_run(run: Run, checkpoint: Checkpoint) -> None:
     """
     path, state = checkpoint
     try:
-        before = state.get("contents", {})  # which a version before 0.7 does not save
+        # A version before 0.7 saves no contents but the digest of a teacher.
+        before = state.get("contents", {"train.teacher": state["teacher"]} if "teacher" in state else {})
         changed = [name for name, value in run.contents.items() if before.get(name, value) != value]
         if "train.teacher" in changed:
             raise CheckpointError(
                 f"{path} was trained with another teacher than the file that train.teacher names now; restore that "
-                "file, or start a new run in another folder with train.weights=FILE"
+                "file, or start a new run in another folder with --set train.weights=FILE"
             )
         restore_weights(run, checkpoint)
         run.bad_steps.restore_counts(state["guard"])
@@ -316,7 +317,7 @@ def restore_weights(run: Run, checkpoint: Checkpoint) -> None:
         verb = "froze" if changed[0] in frozen_before else "did not freeze"
         raise CheckpointError(
             f"{path} was saved by a run that {verb} {changed[0]}; keep its train.freeze, or "
-            "start a new run in another folder with train.weights=FILE"
+            "start a new run in another folder with --set train.weights=FILE"
         )
     average = state.get("average", {})
     trained = {**state["model"], **average.get("trained", {})}  # "model" may be the average
@@ -332,7 +333,7 @@ def restore_weights(run: Run, checkpoint: Checkpoint) -> None:
     except (ValueError, KeyError) as error:
         raise CheckpointError(
             f"{path} was saved by another optimizer, or its state is not valid; keep optim.name, or start a "
-            "new run with train.weights=FILE"
+            "new run with --set train.weights=FILE"
         ) from error
     # A fixed loss scale is a setting; it has the backoff factor 1.
     is_dynamic = run.scaler.is_enabled() and run.scaler.get_backoff_factor() < 1

@@ -41,11 +41,12 @@ from posenet.training.inputs import (
     require_same_run,
 )
 from posenet.training.log import Report
-from posenet.training.optimizer import WeightAverage, freeze, learning_rate, make_optimizer, set_lr, set_train_mode
+from posenet.training.optimizer import freeze, learning_rate, make_optimizer, set_lr, set_train_mode
 from posenet.training.resume import Progress, restore_weights, state_of
 from posenet.training.step import BatchNormStatistics, TrainStep, build_model
 from posenet.training.teacher import load_teacher
 from posenet.training.validation import CocoValidation, validation_loss
+from posenet.training.weight_averaging import WeightAverage
 
 _log = logging.getLogger(__name__)
 
@@ -114,8 +115,8 @@ class Run:
         self.validation_batches = None if val_data is None else make_validation_loader(config, val_data, runtime)
 
         # The ranks are compared. From here on, all have the weights of rank 0.
-        digest = teacher.digest if teacher else None
-        self.contents = on_all(lambda: describe_contents(config, self.train_data, val_data, coco is not None, digest))
+        split, digest = coco.split if coco else None, teacher.digest if teacher else None
+        self.contents = on_all(lambda: describe_contents(config, self.train_data, val_data, split, digest))
         require_same_run(runtime, describe_inputs(config, self.contents | {"--max-steps": max_steps}))
         self.wrapped_model = runtime.wrap(self.model)
         is_averaged = config.average.kind != "off"
@@ -348,7 +349,7 @@ class Run:
 def _make_network(config: Config, runtime: Runtime, is_new: bool) -> PoseNet:
     """The network, with the initial weights and the frozen parameters of the settings."""
     if config.train.batch_size * runtime.world_size < 2 and max(config.train.size) == INPUT_MULTIPLE:
-        raise ConfigError("BatchNorm has one cell to compute statistics from; set train.batch_size=2 or more")
+        raise ConfigError("BatchNorm has one cell to compute statistics from; give --set train.batch_size=2 or more")
     network = build_network(config)
     if config.train.weights and is_new and runtime.is_main:  # ``wrap`` sends them to the other ranks
         _log.info("Fine-tuning. %s", load_weights(network, config.train.weights, config.model.skeleton))

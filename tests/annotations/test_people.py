@@ -106,6 +106,15 @@ class TestSplit:
         split = read_split(write(tmp_path, content))
         assert split == Split(images, 1, people, frozenset([1])) and split.annotated
 
+    def test_areas_that_are_not_those_of_the_file_are_said(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        outlines = [[[20, 20, 70, 20, 70, 80]], []]
+        people = [person(k, 1, (20 + k, 20, 50, 60), area=3000, segmentation=outlines[k]) for k in range(2)]
+        read_split(write(tmp_path, document([1], people)))
+        said = " AP differs from that of programs that use the areas of the file "
+        assert [line.split(";")[1] for line in caplog.messages] == [f"{said}[outline-area]", f"{said}[box-area]"]
+
     def test_image_ids_restrict_the_images(self, tmp_path: Path) -> None:
         path = write(tmp_path, document([1, 2, 3], []))
         assert [image.id for image in read_split(path, [2]).images] == [2]

@@ -96,6 +96,14 @@ def test_ids_that_are_texts_are_numbered() -> None:
     assert kinds(read(changed(setting("images", id=None))))["image-id"] == "left out"
 
 
+def test_of_images_with_one_id_none_gets_the_annotations() -> None:
+    content = document([1, 2, 3, 4], [person(number, number, (20, 20, 50, 60)) for number in (1, 2, 3, 4)])
+    content["images"] += [content["images"][0] | {"file_name": "b.jpg"}, dict(content["images"][1])]
+    file = read(content)
+    assert found(file)["image-id"] == ("left out", [f"{1:012d}.jpg", "b.jpg"])
+    assert [image.id for image in file.images] == [2, 3, 4] and file.columns.ids.tolist() == [2, 3, 4]
+
+
 @pytest.mark.parametrize("shape, columns", [((17, 3), 3), ((17, 2), 2), ((-1,), 2)])
 def test_nested_lists_and_lists_without_visibility_are_read(shape: tuple[int, ...], columns: int) -> None:
     content = changed(lambda d: d["annotations"][0]["keypoints"].__setitem__(slice(0, 3), [0, 0, 0]))
@@ -218,10 +226,14 @@ def test_fractions_of_the_image_become_pixels(real: Document, boxes: bool) -> No
         entry["keypoints"] = (np.reshape(entry["keypoints"], (-1, 3)) / units).ravel().tolist()
         if boxes:
             entry["bbox"] = (np.array(entry["bbox"]) / np.tile(units[:2], 2)).tolist()
+            polygons = [np.reshape(polygon, (-1, 2)) / units[:2] for polygon in entry["segmentation"]]
+            entry["segmentation"] = [polygon.ravel().tolist() for polygon in polygons]
     file = read(real)
     assert kinds(file)["fractions"] == "derived"
     np.testing.assert_allclose(file.columns.keypoints, expected.columns.keypoints, atol=1e-6)
     np.testing.assert_allclose(file.columns.boxes, expected.columns.boxes, atol=1e-6)
+    for outline, other in zip(file.columns.outlines, expected.columns.outlines):
+        np.testing.assert_allclose(np.concatenate(outline), np.concatenate(other), atol=1e-6)
 
 
 def test_small_coordinates_in_large_images_are_not_taken_for_percentages_without_proof() -> None:

@@ -65,6 +65,14 @@ def test_the_error_of_a_foreign_file_names_it_and_the_fault_in_one_line(
     assert "\n" not in str(error.value)
 
 
+def test_an_exported_file_and_a_mistyped_name_have_a_remedy(tmp_path: Path) -> None:
+    (tmp_path / "a.onnx").touch()
+    (tmp_path / "last.pth").touch()
+    for name, remedy in (("a.onnx", "the checkpoint that it was exported from"), ("lst.pth", "there is .*last.pth")):
+        with pytest.raises(CheckpointError, match=remedy):
+            read_checkpoint(tmp_path / name)
+
+
 @pytest.mark.parametrize("count", [40, pytest.param(400, marks=pytest.mark.torture)])
 def test_flipped_bits_and_truncations_are_detected_or_harmless(content: bytes, tmp_path: Path, count: int) -> None:
     """Only bytes that nobody reads may differ, such as those between entries."""

@@ -201,6 +201,15 @@ def test_several_processes_write_the_results_file_of_one(spot_file: Path, annota
     assert (tmp_path / "two.json").read_bytes() == (tmp_path / "one.json").read_bytes() != b"[]"
 
 
+def test_a_wrong_setting_is_reported_by_one_of_several_processes(
+    spot_file: Path, annotations: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    pids = fork_ranks(2, lambda rank: sys.exit(evaluate(spot_file, annotations, "a.json", "--set", "foo.bar=1")), log)
+    messages = [(log / f"{rank}.txt").read_text() for rank, pid in enumerate(pids) if wait_for_exit(pid) == 2]
+    assert len(messages) == 2 and "".join(messages).count("unknown key foo") == 1, messages
+
+
 @pytest.mark.slow
 def test_nproc_starts_processes(spot_file: Path, annotations: Path, tmp_path: Path) -> None:
     assert evaluate(spot_file, annotations, "one.json") == 0

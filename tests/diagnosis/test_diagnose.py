@@ -207,16 +207,21 @@ def test_a_file_of_images_alone_is_refused_with_the_remedy(drawn: dict[str, Any]
         run(path, [])
 
 
-def test_results_that_coco_does_not_evaluate_are_counted(tmp_path: Path) -> None:
+def test_images_with_more_people_than_coco_evaluates_are_named(tmp_path: Path) -> None:
     people = [box_person(0, 1, (20 * number, 10, 18, 40)) for number in range(30)]
     document = make_document(people)
     path = tmp_path / "people.json"
     path.write_text(json.dumps(document))
     diagnosis = run(path, perfect_results(document))
+    name = diagnosis.images[0].file_name
     assert (diagnosis.num_results, diagnosis.missed_by_threshold[0]) == (20, 10)
     text = diagnosis.describe_limit()
-    assert "20 best" in text and "10 left out" in text and run(path, []).describe_limit() == ""
+    assert "20 best" in text and "10 left out; 10 missed people" in text and f"{name} (30 people)" in text
     assert text in " ".join(write_report(diagnosis, tmp_path, progress=False).read_text().replace("&#39;", "'").split())
+    assert run(path, []).describe_limit(), "people beyond the limit are named too"
+    document["annotations"] = people[20:]
+    path.write_text(json.dumps(document))
+    assert run(path, perfect_results(document)).describe_limit() == ""
 
 
 def test_only_chosen_images_are_diagnosed(drawn: dict[str, Any], drawn_file: Path) -> None:
@@ -426,4 +431,5 @@ def test_whole_numbers_and_further_fields_are_accepted(entries: list[dict[str, A
     found = read_file(tmp_path / "results.json", json.dumps(entries))
     assert found.image.tolist() == [0, 1, 2] and found.scores.tolist() == [0.5, 0.5, -3]
     assert np.array_equal(found.keypoints[2], [[1, 2, 0]] * 17)
+    assert np.array_equal(read_results(tuple(entries), IDS, {1}, 17).scores, found.scores)
     assert read_file(tmp_path / "results.json", "[]").keypoints.shape == (0, 17, 3)

@@ -17,6 +17,7 @@ import pytest
 
 import posenet
 from posenet.errors import ConfigError
+from posenet.inference.app import _draw_example
 from tests.helpers.image_bytes import encode, with_orientation
 from tests.helpers.spot_networks import LinearSpotNetwork, spot_people_image
 from tests.helpers.videos import read_video
@@ -208,3 +209,9 @@ def test_an_address_that_cannot_be_used_is_named(predictor: posenet.Predictor) -
         for host, port in (("127.0.0.1", taken), ("127.0.0.1", 70_000), ("192.0.2.1", None)):
             with pytest.raises(ConfigError, match=f"cannot listen at {host}, port {port or 'any'}: "):
                 posenet.app(predictor, host=host, port=port)
+
+
+def test_users_who_ask_for_an_example_at_the_same_time_get_one_each(tmp_path: Path) -> None:
+    pytest.importorskip("posenet.synthetic")
+    first, second = (Path(_draw_example(tmp_path)) for _ in range(2))
+    assert first != second and first.read_bytes() == second.read_bytes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import cv2
@@ -141,6 +142,18 @@ def test_a_function_may_write_to_the_same_arrays_again_which_are_not_changed(set
         np.testing.assert_array_equal(kept, computed[shape])
         kept[:] = np.nan
     for maps, expected in zip(pending.wait(), Predictor(noise_maps, options).start_network(batch).wait(), strict=True):
+        np.testing.assert_array_equal(maps, expected)
+
+
+@pytest.mark.parametrize("convert", [torch.from_numpy, np.ndarray.tolist, np.float16, np.float64])
+def test_a_function_may_compute_other_numbers_than_float32(convert: Callable[[np.ndarray], Any]) -> None:
+    def rounded_maps(images: np.ndarray) -> np.ndarray:
+        return noise_maps(images).astype(np.float16).astype(np.float32)
+
+    options = InferenceConfig(height=100, scales=(0.5, 1.0), flip=True)
+    batch = prepare(Predictor(rounded_maps, options))
+    found = Predictor(lambda images: convert(rounded_maps(images)), options).start_network(batch).wait()
+    for maps, expected in zip(found, Predictor(rounded_maps, options).start_network(batch).wait(), strict=True):
         np.testing.assert_array_equal(maps, expected)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 from pathlib import Path
@@ -164,6 +165,49 @@ def test_a_drawing_that_its_format_does_not_allow_is_the_error_of_that_input(pho
     assert sorted(os.listdir("drawn")) == ["a.webp", "b.webp", "wide.webp"]
     assert "aa.png" not in Path("p.jsonl").read_text()
     assert sorted(os.listdir("people")) == ["a.json", "b.json", "wide.json"], "what was begun is discarded"
+
+
+@pytest.mark.parametrize("error", [ValueError("no such size"), OSError(errno.ENOSPC, "the disk is full")])
+def test_a_writer_that_fails_in_a_video_ends_its_outputs_and_a_full_disk_ends_the_prediction(
+    photos: Path, clip: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    from posenet.inference.media.video import VideoWriter
+
+    write, numbers = VideoWriter.write, itertools.count()
+
+    def fail(writer: VideoWriter, image: np.ndarray, seconds: float) -> None:
+        if next(numbers) == 2:
+            raise error
+        write(writer, image, seconds)
+
+    monkeypatch.setattr(VideoWriter, "write", fail)
+    results: list[Result] = []
+    options: dict[str, Any] = {"output": "drawn", "json": "p.jsonl", "on_result": results.append}
+    if isinstance(error, OSError):
+        with pytest.raises(OSError, match="the disk is full"):
+            predict([clip, photos], spot_predictor(), **options)
+        assert not Path("drawn").exists() and len(results) == 2
+        return
+    summary = predict([clip, photos], spot_predictor(), **options)
+    assert "clip.mp4 cannot be written: ValueError: no such size" in str(*summary.unreadable.values())
+    assert len(results) == 22 + 2, "the caller gets what cannot be written too"
+    assert sorted(os.listdir("drawn")) == ["a.png", "b.png"]
+    assert not any("frames" in json.loads(line) for line in Path("p.jsonl").read_text().splitlines())
+
+
+def test_lines_of_an_earlier_prediction_are_replaced_and_stay_under_other_names(photos: Path) -> None:
+    for name in ("a.png", "b.png"):
+        predict(photos / name, spot_predictor(), json="p.jsonl", overwrite=True)
+        if name == "a.png":
+            os.link("p.jsonl", "kept.jsonl")
+    names = [[json.loads(line)["file_name"] for line in open(file)] for file in ("kept.jsonl", "p.jsonl")]
+    assert names == [[str(photos / "a.png")], [str(photos / "b.png")]]
+
+
+def test_a_prediction_that_is_stopped_before_the_first_image_that_can_be_read_is_no_error(photos: Path) -> None:
+    (photos / "0.png").write_bytes(b"no image")
+    summary = predict(photos, spot_predictor(), json="p.json", **stop_after(1))
+    assert summary.is_interrupted and not summary.has_frames and json.loads(Path("p.json").read_text()) == []
 
 
 def test_a_network_that_cannot_be_loaded_leaves_no_empty_folder(photos: Path) -> None:

@@ -19,7 +19,7 @@ import pytest
 from posenet import TrainingCallback
 from posenet.errors import DataError
 from posenet.settings import Config, LogConfig
-from posenet.training.log import RunFiles, callbacks_of_run
+from posenet.training.log import DrawingFiles, RunFiles, callbacks_of_run
 from tests.helpers.run_logs import read_log
 from tests.helpers.tiny_training import ChangingRuntime, Recorder, Stores, coco_settings, multiply, train_tiny
 
@@ -67,6 +67,17 @@ def test_a_callback_that_fails_is_named_once_and_ends_no_run(stores: Stores, tmp
     for callback, reason in zip(callbacks, ("ValueError: no network", "OSError: [Errno 28] No space left on device")):
         assert callback.on_step.call_count == STEPS and callback.on_end.called
         assert text.count(f"the callback Mock failed, and training continues: {reason}") == 1
+
+
+def test_a_drawing_that_fails_hides_no_failure_of_the_log(
+    stores: Stores, tiny_coco: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pictures").touch()
+    monkeypatch.setattr(RunFiles, "on_epoch", Mock(side_effect=OSError("no space")))
+    settings = (*coco_settings(tiny_coco), "train.evaluate_every=1", "train.epochs=1")
+    assert train_tiny(stores, tmp_path, *settings).finished
+    text = (tmp_path / "log.txt").read_text()
+    assert "the callback DrawingFiles failed" in text and "the callback RunFiles failed" in text
 
 
 def test_a_callback_that_fails_at_the_start_ends_the_run_and_the_last_started_ends_first(
@@ -137,7 +148,7 @@ def test_without_tensorboard_a_line_names_its_package_if_it_was_asked_for(
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with caplog.at_level(logging.INFO):
         logs = callbacks_of_run(LogConfig(tensorboard=asked_for))
-    assert [type(log) for log in logs] == [RunFiles]
+    assert [type(log) for log in logs] == [RunFiles, DrawingFiles]
     packages = re.findall(r"pip install 'simplepose\[(\w+)\]'", caplog.text)
     assert packages == (["tensorboard"] if asked_for is True else [])
 

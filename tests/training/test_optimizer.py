@@ -18,7 +18,6 @@ from posenet.errors import ConfigError
 from posenet.settings import AverageConfig, Config, OptimConfig, TrainConfig
 from posenet.training.optimizer import (
     ALL_BUT_HEADS,
-    WeightAverage,
     batch_norm_layers,
     freeze,
     learning_rate,
@@ -26,6 +25,7 @@ from posenet.training.optimizer import (
     restore_optimizer,
     set_train_mode,
 )
+from posenet.training.weight_averaging import WeightAverage
 from tests.helpers.networks import conv_and_batch_norm, tiny_network
 from tests.helpers.process_runs import assert_same_run, find_differences
 from tests.helpers.tiny_training import Stores, WatchedRuntime, last, train_tiny, weights

@@ -161,8 +161,11 @@ def test_a_run_with_a_teacher_resumes_exactly_and_refuses_another_one(
     names = "format model optimizer scaler guard progress steps_per_epoch config world_size contents"
     assert len(state["contents"]["train.teacher"]) == 64 and state.keys() == set(names.split())
     write_checkpoint(teacher_file, read_checkpoint(teacher_file) | {"another": True})
-    with pytest.raises(CheckpointError, match="trained with another teacher than the file .*; restore that file"):
-        train_tiny(stores, tmp_path / "parts", *settings, "train.epochs=2", resume=True)
+    digest = state.pop("contents")["train.teacher"]
+    write_checkpoint(tmp_path / "earlier" / "last.pth", state | {"teacher": digest})  # as version 0.6 does
+    for name in ("parts", "earlier"):
+        with pytest.raises(CheckpointError, match="trained with another teacher than the file .*; restore that file"):
+            train_tiny(stores, tmp_path / name, *settings, "train.epochs=2", resume=True)
     # Going on without a teacher is a decision, not a mistake.
     without = ("train.teacher=", f"data.train={stores['train']}", "train.batch_size=2", "train.epochs=9")
     assert train_tiny(stores, tmp_path / "parts", *without, resume=True, max_steps=9).steps == 9

@@ -10,7 +10,7 @@ import csv
 import io
 import math
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 import numpy as np
@@ -22,13 +22,14 @@ from posenet.annotations.importing.imported import (
     Object,
     Source,
     frame_paths,
+    is_current,
     readable,
     to_coco,
+    write_frame,
     write_frames,
 )
 from posenet.errors import ConfigError, DataError
 from posenet.files import read_input
-from posenet.images import write_image
 
 CATEGORY = "animal"
 _HEADER = ("scorer", "individuals", "bodyparts", "coords")
@@ -120,7 +121,7 @@ def import_sleap(source: Source) -> ImportedAnnotations:
     files = ImageFiles(Path(source.images or path.parent))
     for number, video in enumerate(labels.videos, 1):
         own = {int(frame.frame_idx): frame for frame in labelled if frame.video is video}
-        paths = _find_frames(source, video, number, list(own), files) if own else {}
+        paths = _find_frames(source, labels.videos, number, list(own), files) if own else {}
         source.notes[MISSING_IMAGES] += [f"frame {index} of video {number}" for index in own if index not in paths]
         for index, image in paths.items():
             objects_of[image] = [Object(category, _points(instance)) for instance in own[index].user_instances]
@@ -142,8 +143,11 @@ def _points(instance: Any) -> dict[str, tuple[float, float, int]]:
     return points
 
 
-def _find_frames(source: Source, video: Any, number: int, frames: Sequence[int], files: ImageFiles) -> dict[int, Path]:
-    """The images of the labelled frames of a video: files, or frames that are written."""
+def _find_frames(
+    source: Source, videos: Sequence[Any], number: int, frames: Sequence[int], files: ImageFiles
+) -> dict[int, Path]:
+    """The images of the labelled frames of one of the videos: files, or frames that are written."""
+    video = videos[number - 1]
     name = video.filename
     if isinstance(name, list):
         listed = {frame: name[frame] for frame in frames if frame < len(name)}
@@ -152,12 +156,17 @@ def _find_frames(source: Source, video: Any, number: int, frames: Sequence[int],
     if str(name).endswith((".slp", ".h5", ".nwb")):  # the images are in the file of the labels itself
         paths = frame_paths(source, f"video{number}", frames)
         for frame, path in paths.items():
-            if not path.exists():
-                write_image(path, _read_embedded(video, frame))
+            if not is_current(path, Path(name)):
+                write_frame(path, _read_embedded(video, frame), Path(name))
         return paths
-    for path in (Path(name), files.folder / Path(str(name).replace("\\", "/")).name):
+    # A video that was moved is found by the end of its path, unless that is the end of another one, too.
+    parts = PureWindowsPath(name).parts
+    others = {PureWindowsPath(str(one.filename)).parts for one in videos} - {parts}
+    ends = [parts[first:] for first in range(len(parts))]
+    own = [end for end in ends if all(other[-len(end) :] != end for other in others)]
+    for path in (Path(name), *(files.folder.joinpath(*end) for end in own)):
         if path.is_file():
-            return write_frames(source, path, frames)
+            return write_frames(source, path, f"video{number}_{path.stem}", frames)
     return {}
 
 

@@ -105,20 +105,32 @@ def frame_paths(source: Source, stem: str, numbers: Iterable[int]) -> dict[int, 
     return {number: folder / f"{stem}_{number:06d}.png" for number in numbers}
 
 
-def write_frames(source: Source, video: Path, numbers: Iterable[int]) -> dict[int, Path]:
-    """Write frames of a video as images, unless they are there; ``DataError`` if one cannot be read.
+def is_current(frame: Path, video: Path) -> bool:
+    """Whether an image was written from this video, or this file of images, as it is now."""
+    return frame.exists() and frame.stat().st_mtime_ns == video.stat().st_mtime_ns
+
+
+def write_frame(frame: Path, image: np.ndarray, video: Path) -> None:
+    """Write a frame of a video as an image, with the time of the video."""
+    write_image(frame, image)
+    time = video.stat().st_mtime_ns
+    os.utime(frame, ns=(time, time))
+
+
+def write_frames(source: Source, video: Path, stem: str, numbers: Iterable[int]) -> dict[int, Path]:
+    """Write frames of a video as images, unless they are current; ``DataError`` if one cannot be read.
 
     The frames are read in order, because seeking is not exact in all formats.
     """
-    paths = frame_paths(source, video.stem, numbers)
-    missing = {number for number, path in paths.items() if not path.exists()}
+    paths = frame_paths(source, stem, numbers)
+    missing = {number for number, path in paths.items() if not is_current(path, video)}
     capture = cv2.VideoCapture(str(video))
     for number in range(max(missing, default=-1) + 1):
         is_there, image = capture.read() if number in missing else (capture.grab(), None)
         if not is_there:
             raise DataError(f"frame {number} of {video} cannot be read; give the video that was labelled, complete")
         if image is not None:
-            write_image(paths[number], image)
+            write_frame(paths[number], image, video)
     capture.release()
     return paths
 

@@ -112,7 +112,7 @@ def _shapes_of_frames(source: Source) -> dict[Path, list[ElementTree.Element]]:
                 f"{path} has frames of {name}, which are not in {files.folder}; export the task with images, or name "
                 "the folder of the video with --images DIR"
             )
-        found |= write_frames(source, video, found)
+        found |= write_frames(source, video, video.stem, found)
     source.notes[MISSING_IMAGES] += [f"frame {number}" for number, image in found.items() if not image]
     return {image: shapes[number] for number, image in found.items() if image}
 

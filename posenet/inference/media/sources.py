@@ -16,7 +16,7 @@ from urllib.request import url2pathname
 
 import numpy as np
 
-from posenet.downloading import first_bytes, is_address, split_address, without_credentials
+from posenet.downloading import first_bytes, is_address, is_data_address, split_address, without_credentials
 from posenet.errors import ConfigError, DataError
 from posenet.files import read_input
 from posenet.images import IMAGE_SUFFIXES, find_images, holds_several_images, is_web_page
@@ -189,6 +189,8 @@ def _expand_input(item: str, recursive: bool) -> Iterator[Source]:
     path = Path(item)
     if not item:  # as of a variable that is not set
         raise DataError("the name of an input is empty; give a file, or . for this folder")
+    if is_data_address(item):
+        raise DataError("an input is a data: address; posenet.Predictor takes it as an image, or write it to a file")
     if _CAMERA_NUMBER.fullmatch(item) and not path.exists():
         yield Source("camera", int(item))
     elif path.is_char_device() or (path.parent.name == "dev" and re.fullmatch(r"video\d+", path.name)):
@@ -249,6 +251,8 @@ def _is_media(path: Path) -> bool:
 
         with av.open(f"file:{path}") as container:
             return container.format.name != "tty" and bool(container.streams)
+    except UnicodeError:  # in its tags, which FFmpeg has read
+        return True
     except Exception:  # of many classes; reading the file as an image reports what is wrong
         return False
 

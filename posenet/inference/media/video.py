@@ -17,6 +17,7 @@ from av.stream import Disposition, Stream
 from av.video.reformatter import Colorspace, VideoReformatter
 from av.video.stream import VideoStream
 
+from posenet.downloading import split_address
 from posenet.errors import DataError
 from posenet.images import apply_orientation, is_jpeg, parse_header
 from posenet.inference.media.sources import MAX_UNREADABLE_IN_A_ROW, Frame, FrameSelection, Source, plausible_rate
@@ -74,6 +75,8 @@ class PyAVReader:
         name, path = source.name, source.path
         if path is not None and not (path.is_file() and path.stat().st_size):  # opening a FIFO would wait
             raise DataError(f"cannot read {name}: it is no file, or empty (0 bytes); copy it or download it again")
+        if path is None and not split_address(name).scheme:  # FFmpeg would try for seconds
+            raise DataError(f"{name} cannot be opened as a video: the address is malformed; correct it")
         how: dict[str, Any] = {"options": STREAM_OPTIONS, "timeout": STREAM_TIMEOUT} if source.url else {}
         try:
             self._container = av.open(source.url or f"file:{path}", **how, **_ANY_TAGS)
@@ -297,9 +300,9 @@ def _orientation_of(frame: av.VideoFrame, packet: Packet[Any] | None) -> int:
         return {180: 3, 90: 8, -90: 6}.get(frame.rotation, 1)
     if matrix is None:
         return 1
-    parts = np.frombuffer(matrix, np.int32).reshape(3, 3)[:2, :2].ravel()
-    turns = np.rint(parts / max(1, abs(parts).max())).astype(int).tolist()
-    return _ORIENTATION_OF.get(tuple(turns), 1)
+    a, b, c, d = np.frombuffer(matrix, np.int32).reshape(3, 3)[:2, :2].ravel().tolist()
+    signs = np.sign((0, b, c, 0) if abs(b) > abs(a) else (a, 0, 0, d)).tolist()  # it may also resize
+    return _ORIENTATION_OF.get(tuple(signs), 1)
 
 
 def _time_shown(packet: Packet[Any]) -> float:

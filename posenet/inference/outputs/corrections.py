@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -62,7 +61,7 @@ def check_format(path: Path, sources: Iterable[Source]) -> None:
 
         require_sleap_io()
     for source in sources:
-        if source.path is None:
+        if source.path is None and not (source.kind == "image" and suffix != ".slp"):  # SLEAP opens images itself
             raise DataError(f"{source.name} is no file, which a labelling tool needs; save the image first")
         if source.kind != "image" and suffix != ".slp":  # only SLEAP takes a video
             raise DataError(f"{source.name} is no single image; export it to .slp, or predict its frames as images")
@@ -162,7 +161,7 @@ def _write_sleap(path: Path, skeleton: Skeleton, found: Sequence[Found]) -> None
         videos.setdefault(group, []).append((source, record))
     frames = []
     for key, own in videos.items():
-        paths = [os.path.abspath(str(source.path)) for source, _ in own]
+        paths = [str(source.path and source.path.absolute()) for source, _ in own]
         is_video = isinstance(key, Source)
         video = sleap_io.Video(paths[0], open_backend=False) if is_video else sleap_io.Video.from_filename(paths)
         for index, (_, record) in enumerate(own):

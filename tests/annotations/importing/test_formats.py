@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import unicodedata
@@ -397,6 +398,12 @@ def test_the_frames_of_a_video_of_cvat_are_written(tmp_path: Path) -> None:
     compare(found)
     first, second = (read_image(found.folder / f"a_{number:06d}.png").mean() for number in (0, 1))
     assert first + 5 < second
+    before = {frame: frame.stat().st_ctime_ns for frame in found.folder.iterdir()}
+    read_annotations(path)
+    assert {frame: frame.stat().st_ctime_ns for frame in before} == before, "an unchanged video is not read again"
+    write_video(path.parent / "a.mp4", 2, (60, 80))
+    os.utime(path.parent / "a.mp4", (0, 0))  # a copy of an older video
+    assert {image["width"] for image in read_annotations(path).document["images"]} == {80}
 
 
 BOMB = "<!DOCTYPE a [<!ENTITY b0 'many'>" + "".join(f"<!ENTITY b{n} '{f'&b{n - 1};' * 10}'>" for n in range(1, 10))

@@ -78,6 +78,38 @@ def test_images_that_were_moved_are_found_by_their_names(tmp_path: Path) -> None
         read_annotations(tmp_path / "a.slp")
 
 
+def write_clips(folder: Path) -> Path:
+    """Labels of frame 1 of two videos of one name, at x = 0 in the dark one and at x = 1 in the bright one."""
+    kite = sleap_io.Skeleton(nodes=[sleap_io.Node("left"), sleap_io.Node("right")], name="kite")
+    labelled = []
+    for x, name in enumerate(("dark", "bright")):
+        clip = folder / name / "clip.avi"
+        clip.parent.mkdir(parents=True)
+        writer = cv2.VideoWriter(str(clip), cv2.VideoWriter.fourcc(*"MJPG"), 10, (64, 64))
+        for _ in range(2):
+            writer.write(np.full((64, 64, 3), 200 * x, np.uint8))
+        writer.release()
+        instance = sleap_io.Instance.from_numpy(np.array([[x, 2], [3, 4.0]]), skeleton=kite)
+        video = sleap_io.Video(str(clip), open_backend=False)
+        labelled.append(sleap_io.LabeledFrame(video=video, frame_idx=1, instances=[instance]))
+    path = folder / "a.slp"
+    sleap_io.save_slp(sleap_io.Labels(labelled, skeletons=[kite]), str(path), embed=False, verbose=False)
+    return path
+
+
+def test_videos_of_one_name_keep_their_own_labels(tmp_path: Path) -> None:
+    write_clips(tmp_path / "there")
+    path = (tmp_path / "there").rename(tmp_path / "here") / "a.slp"
+    found = read_annotations(path, frames=tmp_path / "frames")
+    shown = [read_image(found.folder / image["file_name"]).mean() > 100 for image in found.document["images"]]
+    assert shown == [False, True]
+    assert [entry["keypoints"][0] for entry in found.document["annotations"]] == [0, 1]
+    (path.parent / "dark" / "clip.avi").rename(path.parent / "clip.avi")  # which of the two is it?
+    found = read_annotations(path, frames=tmp_path / "frames")
+    assert [entry["keypoints"][0] for entry in found.document["annotations"]] == [1]
+    assert "frame 1 of video 1" in found.notes[0]
+
+
 def test_predictions_alone_are_not_labels(tmp_path: Path) -> None:
     sleap_io.save_slp(labels(tmp_path, by_hand=False), str(tmp_path / "a.slp"), embed=False, verbose=False)
     with pytest.raises(DataError, match="no labels that were made by hand"):

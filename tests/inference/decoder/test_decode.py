@@ -175,6 +175,13 @@ def test_scores_stay_in_their_order_and_at_most_1_where_maps_exceed_1():
     assert decode(0.8 * render_people(standing_person(250, 190)))[0].score == pytest.approx(0.8, abs=0.02)
 
 
+def test_maps_of_noise_are_decoded_without_the_pose_model():
+    """It would take long, and there is no person whom it could complete."""
+    maps = np.random.default_rng(0).random((50, 64, 64), np.float32)
+    for one, other in zip(decode(maps), decode(maps, skeleton=WITHOUT_LAYOUT), strict=True):
+        np.testing.assert_array_equal(one.keypoints, other.keypoints)
+
+
 def test_maps_from_which_nobody_is_decoded_may_be_missing():
     maps = render_people(standing_person(150, 190), standing_person(380, 190))
     people = decode(maps)

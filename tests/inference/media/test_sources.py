@@ -93,16 +93,28 @@ def test_the_first_bytes_say_what_is_at_an_address_without_a_known_suffix(folder
         known = [f"{address}/{name}" for name in ("live", "photo", "missing", "x.webp")]
         assert [source.kind for source in find_sources(known)] == ["video", "image", "video", "animation"]
     assert [source.kind for source in find_sources([f"{address}/photo", "http://[::1/x"])] == ["video"] * 2
+    pytest.importorskip("av", reason="needs PyAV (the extra video)")
+    [frame] = read_frames("http://[::1/x")
+    assert "the address is malformed" in str(frame.error)
 
 
 def test_ffmpeg_says_whether_a_named_file_of_an_unknown_suffix_is_a_video(folder: Path) -> None:
-    pytest.importorskip("av", reason="needs PyAV (the extra video)")
+    av = pytest.importorskip("av", reason="needs PyAV (the extra video)")
     write_video(folder / "a.mkv", count=3).rename(folder / "a.recording")
     (folder / "b.png").rename(folder / "b.unknown")
     (folder / "c.text").write_text("no video\n" * 100)
     names = [folder / name for name in ("a.recording", "b.unknown", "c.text")]
     assert [source.kind for source in find_sources(names)] == ["video", "image", "image"]
     assert [frame.number for frame in read_frames(folder / "a.recording")] == [0, 1, 2]
+    with av.open(str(folder / "a.recording")) as container, av.open(str(folder / "d.recording"), "w", "mp4") as copy:
+        copy.metadata["title"] = "in Latin-1"
+        stream = copy.add_stream_from_template(container.streams.video[0])
+        for packet in container.demux(video=0):
+            if packet.dts is not None:
+                packet.stream = stream
+                copy.mux(packet)
+    (folder / "d.recording").write_bytes((folder / "d.recording").read_bytes().replace(b"in Latin", b"in \xe9atin"))
+    assert [frame.number for frame in read_frames(folder / "d.recording")] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("name", ["data:image/png;base64," + "A" * 70_000, "A" * 70_000, "a\0b.png", ""])
@@ -110,6 +122,7 @@ def test_what_is_no_name_of_an_input_is_a_short_error(name: str) -> None:
     with pytest.raises(DataError) as caught:
         find_sources([name])
     assert len(str(caught.value)) < 200
+    assert ("is a data: address" in str(caught.value)) == name.startswith("data:")
 
 
 def test_an_address_of_a_file_and_a_tilde_name_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,6 +151,13 @@ def test_videos_are_turned_and_mirrored_as_their_metadata_say(
     assert np.array_equal(np.sort(shown.ravel()), np.sort(stored.ravel()))
 
 
+def test_a_matrix_that_also_resizes_turns_the_video(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "phone.mp4")
+    stored = read_video(path)[3].image
+    path.write_bytes(with_display_matrix(path.read_bytes(), (0, 3, -1, 0)))
+    np.testing.assert_array_equal(read_video(path)[3].image, cv2.rotate(stored, cv2.ROTATE_90_CLOCKWISE))
+
+
 def test_pixels_that_are_not_square_keep_their_aspect(tmp_path: Path) -> None:
     path = write_media(tmp_path / "x.mp4", aspect=Fraction(16, 11))
     frames = read_video(path)

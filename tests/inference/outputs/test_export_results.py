@@ -112,6 +112,20 @@ def test_exported_images_come_back_with_the_same_keypoints(tmp_path: Path, name:
         assert category["flip_idx"] == [0, 2, 1, 3]
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_images_at_addresses_are_exported_where_the_tool_does_not_open_them(tmp_path: Path, name: str) -> None:
+    require(name)
+    [result, _] = image_results(tmp_path / "images")
+    source = Source("image", "http://host/000000000001.jpg")
+    results = [dataclasses.replace(result, frame=dataclasses.replace(result.frame, source=source))]
+    if name == "a.slp":
+        with pytest.raises(DataError, match="http://host/000000000001.jpg is no file"):
+            posenet.export_results(results, tmp_path / name)
+    else:
+        posenet.export_results(results, tmp_path / name)
+        assert "000000000001.jpg" in (tmp_path / name).read_text()
+
+
 @pytest.mark.parametrize("name", ["a.slp"])
 def test_exported_frames_come_back_with_the_same_keypoints(tmp_path: Path, name: str) -> None:
     require(name)
@@ -127,7 +141,7 @@ def test_exported_frames_come_back_with_the_same_keypoints(tmp_path: Path, name:
     found = read_annotations(tmp_path / name, frames=tmp_path / "frames")
     points = points_of(found)
     for result in results:
-        own = points.get(f"clip_{result.frame.number:06d}.png", [])
+        own = points.get(f"video1_clip_{result.frame.number:06d}.png", [])
         assert len(own) == len(result)
         for keypoints, person in zip(own, result):
             np.testing.assert_allclose(keypoints[:16, :2], person.to_coco()[:16, :2], atol=0.002)

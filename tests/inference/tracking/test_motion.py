@@ -105,3 +105,10 @@ def test_people_are_smoothed_by_their_id() -> None:
         first, second = smoother.update(people if number % 2 else people[::-1], number / 25)[:: 1 if number % 2 else -1]
     np.testing.assert_allclose(first.keypoints, person_at(100).keypoints, atol=1e-3)
     assert np.abs(second.keypoints[:, 0] - person_at(429).keypoints[:, 0]).max() < 2
+
+
+def test_two_frames_at_one_time() -> None:
+    smoother = Smoother()
+    for _ in range(2):
+        (person,) = smoother.update([dataclasses.replace(person_at(100), id=1)], 1.0)
+    np.testing.assert_array_equal(person.keypoints, person_at(100).keypoints)
