@@ -107,6 +107,12 @@ def test_an_endless_file_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert server.is_closed.wait(10)
 
 
+def test_a_file_that_is_too_large_is_refused_before_its_data_come(tmp_path: Path) -> None:
+    with raw_server(answer(f"Content-Length: {2**40}")) as server:
+        with pytest.raises(DownloadError, match="more than 4096 MiB"):
+            save(server.address, tmp_path / "a.pth")
+
+
 @pytest.mark.parametrize("target", ["file:///etc/hostname", "data:text/plain,abc"])
 def test_a_redirect_to_another_kind_of_address_is_refused(target: str) -> None:
     with raw_server(answer(f"Location: {target}", status="302 Found")) as server:

@@ -1,6 +1,7 @@
 """Files are written completely or not at all."""
 
 import contextlib
+import errno
 import os
 import re
 import subprocess
@@ -189,6 +190,16 @@ def test_a_file_that_exists_is_refused_without_overwrite_and_an_input_always(tmp
 def test_a_lock_that_the_folder_does_not_allow_is_an_ordinary_error(tmp_path):
     with pytest.raises(OSError), output_lock(write_file(tmp_path / "file") / "a"):
         pass
+
+
+def test_where_there_are_no_locks_a_warning_says_so(tmp_path, monkeypatch, caplog):
+    def refuse(*_, **__):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("filelock.FileLock.acquire", refuse)
+    with output_lock(tmp_path / "a") as is_locked:
+        assert not is_locked
+    assert "has no locks" in caplog.text
 
 
 def test_files_in_a_folder_of_outputs_count_as_outputs(tmp_path):

@@ -479,7 +479,10 @@ class TestImages:
         assert file.columns.ids.tolist() == [1, 2, 4] and file.columns.image_rows.tolist() == [0, 0, 1]
         assert found(file)["copies"] == ("derived", [names[1]])
         assert not read(copy.deepcopy(content)).adjustments, "names alone do not show it"
-        content["annotations"] = [person(1, 1), person(2, 2), person(4, 3)]
+        (folder / names[2]).write_bytes((folder / names[0]).read_bytes())
+        file = read(copy.deepcopy(content), folder=folder)
+        assert found(file)["copies"] == ("derived", names[1:]) and not file.columns.image_rows.any()
+        content["annotations"] = [person(number, number) for number in (1, 2, 3)]
         assert not read(content, folder=folder).adjustments, "copies with the same people stay"
 
 
