@@ -272,7 +272,7 @@ def test_validation_images_that_were_trained_on_are_refused_by_name() -> None:
     Path("coco/photos/5.jpg").write_bytes(fifth)
     start("second.json")
     Path("new/last.pth").touch()  # it is trained
-    trained = "this run has trained on 4 images for validation, such as coco/photos/1.jpg; begin another one with --set ch"
+    trained = "this run has trained on 4 images for validation, such as coco/photos/1.jpg; begin another one with --set"
     refused(lambda: start("first.json"), DataError, trained)
     start("first.json", "data.allow_overlap=true")
 
