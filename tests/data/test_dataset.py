@@ -178,7 +178,7 @@ class TestOwnFunction:
     )
     def test_what_is_no_such_sample_is_refused(self, store: Store, function: Transform, message: str) -> None:
         with pytest.raises(ConfigError, match=f"data.transform returned {message}"):
-            list(BatchLoader(PoseDataset(store, SIZE, transform=function), [[(0, 0)]], workers=1))
+            list(BatchLoader(PoseDataset(store, SIZE, transform=function), [[(0, 0)]], workers=0))
 
     def test_a_setting_names_it(self, stores: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
