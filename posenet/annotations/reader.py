@@ -376,13 +376,14 @@ def _compare_sizes(images: _Images, said: Adjustments) -> _Images:
 def _swap_sizes(images: _Images, columns: AnnotationColumns, said: Adjustments) -> _Images:
     """Swap height and width of the images whose keypoints fit only the displayed image, though the size is that of
     the stored pixels: keypoints in it, and some far outside the stored pixels."""
-    is_swapped = np.zeros(len(images.names), bool)
-    for row in np.flatnonzero(np.isin(images.turns, QUARTER_TURNS)).tolist():
-        own = columns.keypoints[columns.image_rows == row]
-        points = own[own[..., 2] > 0, :2]
-        size = images.sizes[row]
-        fits_displayed = ((points >= -EDGE_MARGIN) & (points <= size + EDGE_MARGIN)).all()
-        is_swapped[row] = fits_displayed and (points > size[::-1] + FAR_OUTSIDE * size.max()).any()
+    points, is_labelled = columns.keypoints[..., :2], columns.keypoints[..., 2] > 0
+    sizes = images.sizes[columns.image_rows][:, None]
+    fits = ((points >= -EDGE_MARGIN) & (points <= sizes + EDGE_MARGIN)).all(axis=2) | ~is_labelled
+    is_far = (points > sizes[..., ::-1] + FAR_OUTSIDE * sizes.max(axis=2, keepdims=True)).any(axis=2) & is_labelled
+    fits_displayed, exceeds_stored = np.ones(len(images.names), bool), np.zeros(len(images.names), bool)
+    fits_displayed[columns.image_rows[~fits.all(axis=1)]] = False
+    exceeds_stored[columns.image_rows[is_far.any(axis=1)]] = True
+    is_swapped = np.isin(images.turns, QUARTER_TURNS) & fits_displayed & exceeds_stored
     said.add_rows("derived", "exif-swapped", is_swapped, images.names)
     sizes = np.where(is_swapped[:, None], images.sizes[:, ::-1], images.sizes)
     return replace(images, sizes=sizes, turns=np.where(is_swapped, 1, images.turns))
