@@ -8,6 +8,7 @@ Importing this module does not import PyTorch, and a missing file is reported wi
 from __future__ import annotations
 
 import errno
+import os
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -95,9 +96,13 @@ def _check_archive(file: BinaryIO) -> None:
     if file.read(len(_ENTRY_SIGNATURE)) != _ENTRY_SIGNATURE:
         return
     with zipfile.ZipFile(file) as archive:
-        for entry in archive.infolist():
-            # A small entry may unpack to much. PyTorch reads nothing, and says nothing, where an entry is a folder.
-            if entry.compress_type != zipfile.ZIP_STORED or entry.external_attr & _FOLDER_ATTRIBUTE:
-                raise zipfile.BadZipFile
-        if archive.testzip() is not None:
+        entries = archive.infolist()
+        # A small entry may unpack to much, as may many that refer to the same bytes.
+        is_compressed = any(entry.compress_type != zipfile.ZIP_STORED for entry in entries)
+        is_larger = sum(entry.file_size for entry in entries) > os.fstat(file.fileno()).st_size
+        # PyTorch reads nothing, and says nothing, where an entry is a folder. Of two entries with one name, only one is
+        # verified.
+        has_folders = any(entry.external_attr & _FOLDER_ATTRIBUTE for entry in entries)
+        has_twins = len({entry.filename for entry in entries}) < len(entries)
+        if is_compressed or is_larger or has_folders or has_twins or archive.testzip() is not None:
             raise zipfile.BadZipFile

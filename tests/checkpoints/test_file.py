@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import io
 import os
@@ -108,13 +109,25 @@ def test_an_entry_that_is_marked_as_a_folder_is_refused(content: bytes, tmp_path
         read_checkpoint(path)
 
 
-def test_compressed_entries_which_may_unpack_to_much_are_refused(content: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "compressed.pth"
-    with zipfile.ZipFile(io.BytesIO(content)) as source, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as target:
-        for name in source.namelist():
-            target.writestr(name, source.read(name))
-    with pytest.raises(DamagedCheckpointError, match="compressed.pth"):
-        read_checkpoint(path)
+def test_compressed_entries_and_two_of_one_name_or_place_are_refused(content: bytes, tmp_path: Path) -> None:
+    twice, compressed, shared = (tmp_path / f"{name}.pth" for name in ("twice", "compressed", "shared"))
+    twice.write_bytes(content)
+    with zipfile.ZipFile(twice, "a") as archive, zipfile.ZipFile(compressed, "w", zipfile.ZIP_DEFLATED) as target:
+        for name in archive.namelist():
+            target.writestr(name, archive.read(name))
+        with pytest.warns(UserWarning, match="Duplicate name"):
+            archive.writestr(name, b"")
+    shared.write_bytes(content)
+    with zipfile.ZipFile(shared, "a") as archive:
+        largest = max(archive.infolist(), key=lambda entry: entry.file_size)
+        for number in range(20):
+            entry = copy.copy(largest)
+            entry.filename = f"{largest.filename}{number}"
+            archive.filelist.append(entry)
+        archive.comment = b"changed"  # so that the list of entries is written
+    for path in (twice, compressed, shared):
+        with pytest.raises(DamagedCheckpointError, match=path.name):
+            read_checkpoint(path)
 
 
 def test_files_of_other_programs_load(tmp_path: Path) -> None:
