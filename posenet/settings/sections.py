@@ -391,7 +391,9 @@ class InferenceConfig(_Section):
 
     height: Side = 512
     """Images are resized to this height, then padded to a multiple of 64."""
-    scales: Annotated[tuple[float, ...], lambda scales: bool(scales) and min(scales) > 0, "positive"] = (1.0,)
+    scales: Annotated[tuple[float, ...], lambda scales: bool(scales) and min(scales) > 0, "one or more, positive"] = (
+        1.0,
+    )
     """The maps are averaged over inputs of these multiples of ``height``."""
     flip: bool = False
     """Average with the maps of the mirrored image."""
