@@ -42,7 +42,7 @@ from posenet.annotations.people import (
     select_main_persons,
 )
 from posenet.annotations.reader import read_annotation_file
-from posenet.annotations.skeleton_draft import COMMENTS, SkeletonDraft, draft_skeleton
+from posenet.annotations.skeleton_draft import COMMENTS, draft_skeleton
 from posenet.data.store import (
     JPEG_QUALITY,
     NO_PERSON,
@@ -443,7 +443,7 @@ def _make_stores(plan: StorePlan, sources: Sequence[_Source], known: Skeleton | 
     warnings: list[str] = []
     train = _read(plan, sources[0], known, warnings)
     draft = None if known else _draft(train.file)
-    skeleton = draft.skeleton if draft else known
+    skeleton = draft or known
     if draft and len(train.file.groups_of_names()) > 1:  # some may be the skeleton's, in another order
         content, images = train.file.document, train.images
         again = read_annotation_file(
@@ -459,7 +459,7 @@ def _make_stores(plan: StorePlan, sources: Sequence[_Source], known: Skeleton | 
     if len(parts) > 1 and not plan.allow_overlap:
         _refuse_overlap(parts[0], parts[1], trained)
     if draft:  # only now: the names may be corrected in either file
-        _write_draft(draft, plan.skeleton, warnings)
+        _write_draft(draft, plan.skeleton)
     checksum = _checksum(plan, sources)  # before the builds, during which data may change
     skeleton = load_skeleton(plan.skeleton)
     parts = parts if len(parts) > 1 else _split(train, skeleton, trained)
@@ -493,7 +493,6 @@ def _read(plan: StorePlan, source: _Source, skeleton: Skeleton | None, warnings:
         folder=source.images,
         exif_frame=plan.exif_frame,
         opens_images=True,
-        measures_twins=skeleton is not None and source.split == "train",
         document=source.document,
     )
     said = file.adjustments
@@ -509,7 +508,7 @@ def _read(plan: StorePlan, source: _Source, skeleton: Skeleton | None, warnings:
     return _Part(source.split, file, source.images)
 
 
-def _draft(file: AnnotationFile) -> SkeletonDraft:
+def _draft(file: AnnotationFile) -> Skeleton:
     """Draft the skeleton of the category with most annotations; it is COCO's if the keypoints are COCO's."""
     counts = Counter(file.columns.category_rows.tolist())
     ranked = [file.categories.parsed[row] for row, _ in counts.most_common() if file.categories.parsed[row].keypoints]
@@ -522,23 +521,20 @@ def _draft(file: AnnotationFile) -> SkeletonDraft:
     if others:
         text = "Only %s is trained, not %s, which have other keypoints; to choose: annotations skeleton --category NAME"
         _log.warning(text, ranked[0].name, list_names(list(dict.fromkeys(others))))
-    if draft.skeleton.file_names == COCO.file_names:
-        return draft._replace(skeleton=dataclasses.replace(COCO, category_id=draft.skeleton.category_id))
+    if draft.file_names == COCO.file_names:
+        return dataclasses.replace(COCO, category_id=draft.category_id)
     return draft
 
 
-def _write_draft(draft: SkeletonDraft, output: Path, warnings: list[str]) -> None:
-    skeleton = draft.skeleton
+def _write_draft(skeleton: Skeleton, output: Path) -> None:
     is_coco = skeleton == COCO
     write_atomically(output, skeleton_to_toml(skeleton, {} if is_coco else COMMENTS).encode())
     if is_coco:
         _log.info("Skeleton: that of COCO")
-    elif skeleton.mirror:
-        counts = pluralize(skeleton.num_keypoints, "keypoint"), pluralize(skeleton.num_parts, "part")
-        _log.info("Drafted %s: %s, %s, %s", output, *counts, draft.twins.message)
     else:
-        warnings.append(f"{draft.twins.message}; write left_right in {output}")
-        _log.warning("%s", warnings[-1])
+        counts = pluralize(skeleton.num_keypoints, "keypoint"), pluralize(skeleton.num_parts, "part")
+        pairs = pluralize(len(skeleton.left_right), "pair of left and right", "pairs of left and right")
+        _log.info("Drafted %s: %s, %s, %s", output, *counts, pairs)
 
 
 def _split(part: _Part, skeleton: Skeleton, trained: Collection[Path]) -> list[_Part]:

@@ -556,7 +556,7 @@ def test_a_skeleton_without_sides_is_named(caplog: pytest.LogCaptureFixture) -> 
     data = prepare()
     [warning] = [text for text in caplog.messages if "point_0" in text]
     assert "left_right" in warning and not load_skeleton(data.skeleton).mirror
-    assert any("left_right" in text and str(data.skeleton) in text for text in data.warnings)
+    assert any("left_right" in text for text in data.warnings)
 
 
 def test_of_several_kinds_of_objects_the_most_frequent_one_is_trained(caplog: pytest.LogCaptureFixture) -> None:
