@@ -17,9 +17,9 @@ Ids = Sequence[object] | np.ndarray
 """What names the rows of a section: ids or file names."""
 MAX_LINE = 160
 """Characters of a line; places that do not fit are left away."""
-SINGLE_PLACES, SINGLE_SHARE, DROPPED_SHARE = 2, 0.05, 0.5
-"""So many places, in files of any size, or this share of the entries may have a fault of their own; or the last share
-where the user asks to leave out what contradicts itself. If more have it, the fault is that of the whole file."""
+SINGLE_PLACES, SINGLE_SHARE = 2, 0.05
+"""So many places, in files of any size, or this share of the entries may have a fault of their own. If more have it,
+the fault is that of the whole file."""
 
 OTHER_AREAS = "AP differs from that of programs that use the areas of the file"
 ENTRIES: dict[str, tuple[str, str]] = {
@@ -40,7 +40,6 @@ ENTRIES: dict[str, tuple[str, str]] = {
     "exif-turned": ("images annotated as stored, not as displayed", "their annotations are turned"),
     "exif-mirrored": ("images that EXIF mirrors, annotated as stored", "left is right: save them as displayed"),
     "exif-other": ("annotations of other categories in images that are turned", "read them alone, with --category"),
-    "exif-swapped": ("images whose keypoints fit only the displayed image", "their width and height are swapped"),
     "copies": ("copies of an image with other annotations", "merged: each would teach that the others are absent"),
     "ignored-regions": ("images with ignored regions", "they are crowds, of which nothing is taught"),
     "emptied-image": ("images of which no annotation is left", "correct their annotations"),
@@ -63,9 +62,7 @@ ENTRIES: dict[str, tuple[str, str]] = {
     "visibility": ("annotations with another visibility than 0, 1, 2, as a confidence", "labelled where it is above 0"),
     "labelled-at-zero": ("annotations with labelled keypoints at (0, 0)", "these are not labelled"),
     "normalised": ("annotations with keypoints between 0 and 1", "write pixels of the image"),
-    "fractions": ("keypoints are fractions of the image, not pixels", "they are multiplied by its size"),
     "percent": ("no keypoint is beyond 100 in larger images", "write keypoints and boxes in pixels"),
-    "box-corners": ("boxes are two corners", "width and height computed"),
     "damaged-outline": ("outlines that are damaged or of another image size", "their box is the mask"),
     "no-box": ("boxes computed from outlines or keypoints", "they had none"),
     "empty-annotation": ("annotations without keypoints, box and outline", "nothing says where they are"),
@@ -121,16 +118,13 @@ class Adjustment:
         return f"{self.kind}: {self.message}{places}; {self.consequence} [{self.code}]"
 
 
+def are_few(count: int, total: int, share: float = SINGLE_SHARE) -> bool:
+    """Whether so many entries of all may have a fault of their own."""
+    return count <= max(SINGLE_PLACES, share * total)
+
+
 class Adjustments(list[Adjustment]):
-    """All of one reading.
-
-    Args:
-        drop: leave out faulty entries as long as they are not most of the file; else only single ones.
-    """
-
-    def __init__(self, drop: bool = False) -> None:
-        super().__init__()
-        self._share = DROPPED_SHARE if drop else SINGLE_SHARE
+    """All of one reading."""
 
     def add(self, kind: Kind, code: str, places: Iterable[object] = ()) -> None:
         """Add one of ``ENTRIES`` that concerns the whole file, or some places."""
@@ -144,11 +138,10 @@ class Adjustments(list[Adjustment]):
     def leave_out_few(self, code: str, is_faulty: Any, ids: Ids, total: int = 0) -> Any:
         """The rows to leave out: the faulty ones if they are few of ``total`` rows; else none, and a contradiction."""
         is_faulty = np.asarray(is_faulty, bool)
-        total = total or len(is_faulty)
-        count = int(is_faulty.sum())
-        are_few = count <= max(SINGLE_PLACES, self._share * total) and 2 * count <= total
-        self.add_rows("left out" if are_few else "contradiction", code, is_faulty, ids)
-        return is_faulty & are_few
+        count, total = int(is_faulty.sum()), total or len(is_faulty)
+        is_single = are_few(count, total) and 2 * count <= total
+        self.add_rows("left out" if is_single else "contradiction", code, is_faulty, ids)
+        return is_faulty & is_single
 
     def sorted(self) -> list[Adjustment]:
         """All, what stops first."""

@@ -59,14 +59,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     lint = add_action("lint", _check, "list what reading a file derives, leaves out and refuses", coco)
     fix = add_action("fix", _check, "write a copy of a file as all tools read it", coco)
     for action in (lint, fix):
-        action.set_defaults(output=None, json=False, drop=False)
+        action.set_defaults(output=None, json=False)
         add = action.add_argument
         add("--images", type=Path, metavar="DIR", help="also open every image and compare it with its annotations")
         add("--skeleton", metavar="FILE", help="compare with this skeleton, or coco (default: that in the file)")
         add_config_options(action)
     add_switch(lint, "--json", help="print the list as JSON, with all places")
     add_output(fix, "the file in the normal form", required=True)
-    add_switch(fix, "--drop", help="leave out entries with a fault also if they are many, but never more than half")
 
     text = "a file, or a folder with the files of one set; see posenet docs formats"
     imported = add_action("import", _import, "convert annotations of another format to COCO", text)
@@ -74,7 +73,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = imported.add_argument
     add("--split", metavar="NAME", help="YOLO-pose: train, val or test (default: train)")
     add("--images", type=Path, metavar="DIR", help="folder of the images (default: beside the annotations)")
-    add("--part", metavar="NAME", help="COCO-WholeBody: body, feet, face, left_hand or right_hand (default: all 133)")
     add("--keypoints", nargs="+", metavar="NAME", help="names of the keypoints in order, if the file has none")
 
     text = "annotations to draft from; or, to show, a skeleton (.toml, coco), or that of a store or a checkpoint"
@@ -110,7 +108,6 @@ def _check(args: argparse.Namespace) -> None:
         folder=args.images,
         exif_frame=load_config(args.config, args.overrides).data.exif_frame,
         opens_images=args.images is not None,
-        drop=args.drop,
     )
     adjustments = file.adjustments.sorted()
     if args.json:
@@ -140,7 +137,6 @@ def _import(args: argparse.Namespace) -> None:
         images=args.images,
         split=args.split,
         keypoints=args.keypoints,
-        part=args.part,
         frames=None if is_standard_output(output) else output.with_name(f"{output.stem}_frames"),
     )
     file = read_annotation_file(args.source, folder=folder, document=content)

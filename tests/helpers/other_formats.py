@@ -17,7 +17,7 @@ import cv2
 import numpy as np
 import scipy.io
 
-from posenet.annotations.coco import COCO_CATEGORY
+from posenet.annotations.coco import COCO_CATEGORY, AnnotationFile
 from posenet.annotations.reader import read_annotation_file
 from posenet.images import read_image, write_image
 
@@ -383,6 +383,6 @@ def imported(content: Document, **category: Any) -> Document:
     return {"images": content["images"], "annotations": entries, "categories": [coco | category]}
 
 
-def normal_form(transcribed: ImportedAnnotations) -> Document:
-    """The document that the reader makes of it."""
-    return read_annotation_file("a", folder=transcribed.folder, document=transcribed.document).document
+def normal_file(transcribed: ImportedAnnotations) -> AnnotationFile:
+    """What the reader makes of it."""
+    return read_annotation_file("a", folder=transcribed.folder, document=transcribed.document)

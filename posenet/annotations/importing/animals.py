@@ -7,9 +7,10 @@ are there, so that labels go to other images where some are missing.
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
@@ -21,11 +22,8 @@ from posenet.annotations.importing.imported import (
     ImportedAnnotations,
     Object,
     Source,
-    frame_paths,
-    is_current,
     readable,
     to_coco,
-    write_frame,
     write_frames,
 )
 from posenet.errors import ConfigError, DataError
@@ -154,11 +152,7 @@ def _find_frames(
         found = {frame: Path(at) if Path(at).is_file() else files.find(at) for frame, at in listed.items()}
         return {frame: path for frame, path in found.items() if path is not None}
     if str(name).endswith((".slp", ".h5", ".nwb")):  # the images are in the file of the labels itself
-        paths = frame_paths(source, f"video{number}", frames)
-        for frame, path in paths.items():
-            if not is_current(path, Path(name)):
-                write_frame(path, _read_embedded(video, frame), Path(name))
-        return paths
+        return write_frames(source, Path(name), f"video{number}", frames, functools.partial(_read_embedded, video))
     # A video that was moved is found by the end of its path, unless that is the end of another one, too.
     parts = PureWindowsPath(name).parts
     others = {PureWindowsPath(str(one.filename)).parts for one in videos} - {parts}
@@ -170,8 +164,10 @@ def _find_frames(
     return {}
 
 
-def _read_embedded(video: Any, frame: int) -> np.ndarray:
-    with readable(f"frame {frame} in {video.filename}", Exception):
-        video.open()
-        image = video[frame]
-    return np.ascontiguousarray(image[..., ::-1] if image.shape[-1] == 3 else np.repeat(image[..., :1], 3, axis=-1))
+def _read_embedded(video: Any, _: Path, frames: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
+    for frame in frames:
+        with readable(f"frame {frame} in {video.filename}", Exception):
+            video.open()
+            image = video[frame]
+        is_coloured = image.shape[-1] == 3
+        yield frame, np.ascontiguousarray(image[..., ::-1] if is_coloured else np.repeat(image[..., :1], 3, axis=-1))

@@ -73,7 +73,6 @@ def read_annotations(
     images: str | Path | None = None,
     split: str | None = None,
     keypoints: Sequence[str] | None = None,
-    part: str | None = None,
     frames: Path | None = None,
 ) -> ImportedAnnotations:
     """Read a data set in any of ``FORMATS`` as a COCO-shaped document, with the folder of its images and remarks.
@@ -83,7 +82,6 @@ def read_annotations(
         images: folder of the images, at any depth; None searches beside the annotations.
         split: of YOLO-pose, the part to read; None is train. Other formats have no parts.
         keypoints: their names in order, for formats that do not state them.
-        part: of COCO-WholeBody; see ``coco_family.PARTS``.
         frames: folder for the frames of videos; None for one beside the annotations.
 
     Raises:
@@ -91,12 +89,10 @@ def read_annotations(
         DataError: the format is not known, a file is damaged, or no image is found.
     """
     format_, source = recognise(path)
-    for option, value, reader in (("part", part, import_coco), ("split", split, import_yolo_pose)):
-        if value is not None and format_.read is not reader:
-            kind = {"part": "COCO-WholeBody", "split": "YOLO-pose"}[option]
-            raise DataError(f"{path} is {format_.name}; leave out --{option} NAME, which is for {kind}")
+    if split is not None and format_.read is not import_yolo_pose:
+        raise DataError(f"{path} is {format_.name}; leave out --split NAME, which is for YOLO-pose")
     with readable(source.path):
-        return format_.read(replace(source, images=images, split=split, keypoints=keypoints, part=part, frames=frames))
+        return format_.read(replace(source, images=images, split=split, keypoints=keypoints, frames=frames))
 
 
 def recognise(path: str | Path) -> tuple[Format, Source]:

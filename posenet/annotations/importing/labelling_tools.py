@@ -6,7 +6,6 @@ says what belongs together, or else the box around the points.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -17,14 +16,13 @@ from xml.etree import ElementTree
 
 import numpy as np
 
+from posenet.annotations.adjustments import are_few
 from posenet.annotations.image_files import ImageFiles
 from posenet.annotations.importing.imported import (
-    FEW,
     MISSING_IMAGES,
     ImportedAnnotations,
     Object,
     Source,
-    by_file,
     readable,
     to_coco,
     write_frames,
@@ -39,13 +37,11 @@ NO_RECTANGLE = "person"
 MARGIN = 0.1
 """A keypoint in no rectangle counts as inside one that it is at most this share of its sides away from."""
 RARE = 0.02
-"""Share of the objects up to which a name that is like a frequent one counts as a slip of the pen."""
-ALIKE = 0.8
-"""How alike such names are, as ``difflib`` measures it; 1 is equal."""
+"""Share of the objects up to which a name may be mistyped."""
 
 _NO_OBJECT = "keypoints that belong to no rectangle, left out: move them into their rectangle in the list of regions"
 _SPELLINGS = "labels in another spelling, taken as the frequent one"
-_TYPOS = "labels that look mistyped, left out: correct them, or name all keypoints with --keypoints NAMES"
+_RARE_NAMES = "keypoints that few objects have: correct those that are mistyped, or name all with --keypoints NAMES"
 _OTHER_NAMES = "keypoints with other names than those that are given, left out"
 _REPEATED = "keypoints that their object has already, left out: delete those that are wrong"
 
@@ -69,11 +65,11 @@ def import_cvat(source: Source) -> ImportedAnnotations:
     keypoints. The frames of a video that was exported without images are written to a folder.
     """
     root = source.content
-    if root.find("image") is not None:
-        shapes_of = by_file({image.attrib["name"]: list(image) for image in root.iter("image")}, source)
-    else:
-        shapes_of = _shapes_of_frames(source)
-    objects_of = {file: _read_cvat(shapes, source, file.name) for file, shapes in shapes_of.items()}
+    shapes_of: dict[Any, list[ElementTree.Element]] = {
+        image.attrib["name"]: list(image) for image in root.iter("image")
+    }
+    shapes_of = shapes_of or _shapes_of_frames(source)
+    objects_of = {image: _read_cvat(shapes, source, Path(image).name) for image, shapes in shapes_of.items()}
     used = {item.category for items in objects_of.values() for item in items if item.points}
     labels = [label for label in root.iter("label") if label.findtext("parent") in used]
     listed = list(dict.fromkeys(label.findtext("name") or "" for label in labels))
@@ -161,8 +157,6 @@ def import_label_studio(source: Source) -> ImportedAnnotations:
     The export in COCO's format joins the keypoints of all people of an image; this one has the rectangle of every
     keypoint in ``parentID``. Images are found by their names at any depth.
     """
-    notes = source.notes
-    damaged = notes["tasks that cannot be read, left out"]
     objects_of: dict[str, list[Object]] = {}
     for number, task in enumerate(source.content, start=1):
         title = f"task {task.get('id', number) if isinstance(task, dict) else number}"
@@ -170,15 +164,12 @@ def import_label_studio(source: Source) -> ImportedAnnotations:
             with readable(f"{source.path}, {title}"):
                 _read_task(task, source, title, objects_of)
         except DataError as error:
-            damaged.append(str(error))
-            if len(damaged) > max(1, FEW * len(source.content)) or len(damaged) == len(source.content):
-                raise
-    if not objects_of:
+            source.faults.append(str(error))
+    if not objects_of and not source.faults:
         raise DataError(
             f"{source.path} has no task with an annotation; label and submit some, then export the project as JSON"
         )
-    files = by_file(objects_of, source)
-    return to_coco(files, choose_names(files, source), source, whole=100)
+    return to_coco(objects_of, choose_names(objects_of, source), source, whole=100)
 
 
 def _read_task(task: Mapping[str, Any], source: Source, title: str, objects_of: dict[str, list[Object]]) -> None:
@@ -237,14 +228,14 @@ def _read_regions(regions: Sequence[Mapping[str, Any]], source: Source, title: s
 def import_labelme(source: Source) -> ImportedAnnotations:
     """Read a JSON file for each image: a point for each keypoint and, as a rule, a rectangle for each person.
 
-    Polygons are outlines. All points count as visible. Their names are typed, so some may be mistyped.
+    Polygons are outlines. All points count as visible. Their names are typed, so that some differ in the spelling.
     """
     objects_of: dict[str, list[Object]] = {}
     for path, content in source.content.items():
         with readable(path):
             objects_of[str(content["imagePath"])] = _read_labelme(content["shapes"], source, path.name)
-    files = _mend_names(by_file(objects_of, source), source)
-    return to_coco(files, choose_names(files, source), source)
+    objects_of = _mend_names(objects_of, source)
+    return to_coco(objects_of, choose_names(objects_of, source), source)
 
 
 def _read_labelme(shapes: Sequence[Mapping[str, Any]], source: Source, name: str) -> list[Object]:
@@ -332,7 +323,7 @@ def _join_boxes(objects: dict[Hashable, Object]) -> list[Object]:
 
 
 def choose_names(
-    objects_of: Mapping[Path, Sequence[Object]], source: Source, listed: Sequence[str] = ()
+    objects_of: Mapping[Any, Sequence[Object]], source: Source, listed: Sequence[str] = ()
 ) -> tuple[str, ...]:
     """The names of the keypoints in order: those that are given, or those that are listed if they are all, COCO's if it
     has all, or else in the order of their appearance.
@@ -341,9 +332,10 @@ def choose_names(
     """
     path, given, notes = source.path, source.keypoints, source.notes
     labels = [name for items in objects_of.values() for item in items for name in item.points]
-    if not labels:
+    if not labels and not source.faults:
         raise DataError(f"{path} has no keypoints: label them as points with names, then export it again")
-    if (count := len(set(notes[_REPEATED]))) > max(1, FEW * len(objects_of)):
+    count = len(set(notes[_REPEATED]))
+    if count > 1 and (2 * count > len(objects_of) or not are_few(count, len(objects_of))):
         raise DataError(
             f"{path} has objects with the same keypoint twice in {count} of {len(objects_of)} images, such as "
             f"{notes[_REPEATED][0]}: which belong together is not known; draw a rectangle around each object"
@@ -357,11 +349,10 @@ def choose_names(
     return names
 
 
-def _mend_names(objects_of: Mapping[Path, Sequence[Object]], source: Source) -> dict[Path, list[Object]]:
+def _mend_names(objects_of: Mapping[str, Sequence[Object]], source: Source) -> dict[str, list[Object]]:
     """The objects with names as most of them have them, in which upper case, blanks and hyphens may differ.
 
-    Rare names that are like a frequent one are left out, unless names are given. Numbers and sides are no slips of the
-    pen.
+    Names that few objects have are noted, as they may be mistyped.
     """
     people = [item for items in objects_of.values() for item in items if item.points]
     frequent: dict[str, str] = {}
@@ -371,22 +362,8 @@ def _mend_names(objects_of: Mapping[Path, Sequence[Object]], source: Source) -> 
     source.notes[_SPELLINGS] += [f"{name!r} is {other!r}" for name, other in spelled.items() if name != other]
     counts = Counter(spelled[name] for item in people for name in item.points)
     limit = max(1, RARE * len(people))
-    known = [name for name, count in counts.items() if count > 2 * limit]
-    meant: dict[str, str] = {}
-    for rare in [name for name, count in counts.items() if count <= limit and not source.keypoints]:
-        for other in difflib.get_close_matches(rare, known, n=1, cutoff=ALIKE):
-            marks, others = (
-                re.findall(r"\d+|left|right|front|back|upper|lower", text.lower()) for text in (rare, other)
-            )
-            if not marks or sorted(marks) == sorted(others):
-                meant[rare] = other
-    mended: dict[Path, list[Object]] = {}
-    for image, items in objects_of.items():
-        mended[image] = []
-        for item in items:
-            points = {spelled[name]: place for name, place in item.points.items()}
-            typos = [name for name in points if name in meant]
-            source.notes[_TYPOS] += [f"{name!r} in {image.name}, perhaps {meant[name]!r}" for name in typos]
-            kept = {name: place for name, place in points.items() if name not in meant}
-            mended[image].append(item._replace(points=kept))
-    return mended
+    source.notes[_RARE_NAMES] += [repr(name) for name, count in counts.items() if count <= limit < len(people) / 2]
+    return {
+        image: [item._replace(points={spelled[name]: place for name, place in item.points.items()}) for item in items]
+        for image, items in objects_of.items()
+    }

@@ -13,7 +13,7 @@ import numpy as np
 
 from posenet.annotations.coco import read_document
 from posenet.annotations.importing.coco_family import FINGERS
-from posenet.annotations.importing.imported import ImportedAnnotations, Object, Source, by_file, to_coco
+from posenet.annotations.importing.imported import ImportedAnnotations, Object, Source, to_coco
 from posenet.errors import DataError
 
 AIC_NAMES = (
@@ -57,7 +57,7 @@ def reader_of(
                 raise ValueError(f"a person of {image} has {len(rows)} keypoints, not {len(order)}")
             own.append(Object(category, dict(zip(order, rows.tolist())), box))
             source.notes[_NO_KEYPOINTS] += [] if rows[:, 2].any() else [str(image)]
-        return to_coco(by_file(people, source), order, source)
+        return to_coco(people, order, source)
 
     return read
 

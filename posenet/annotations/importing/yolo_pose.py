@@ -13,9 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from posenet.annotations.coco import Entry
 from posenet.annotations.importing.imported import ImportedAnnotations, Object, Source, readable, to_coco
 from posenet.annotations.twins import is_flip_idx
 from posenet.errors import ConfigError, DataError
@@ -28,10 +25,6 @@ BOX_COLUMNS = 5
 """Columns of a label line before the keypoints: class, x, y, width, height."""
 MAX_FRACTION = 2.0
 """Boxes end a little outside their image in some data sets; larger numbers are not in fractions."""
-FEW_CORNERS = 2
-"""Boxes that may look like two corners in sets of any size."""
-MIN_KEYPOINTS = 3
-"""Labelled keypoints of an object that shows whether its box is two corners."""
 
 
 class MissingPlaceError(DataError):
@@ -59,46 +52,22 @@ def import_yolo_pose(source: Source) -> ImportedAnnotations:
     content = _read_yaml(path)
     layout = _parse_layout(content, path, source.keypoints)
     images = _find_images(content, path, source.split or "train")
-    objects_of: dict[Path, list[Object] | DataError] = {}
-    unlabelled = source.notes["images without a label file, which show nobody"]
-    boxes = source.notes["images with boxes without keypoints, which training ignores"]
-    for image in images:
+    labels = {image: label_path(image) for image in images}
+    objects_of: dict[Path, list[Object]] = {}
+    for image, label in labels.items():
         try:
-            objects_of[image] = own = _read_labels(label_path(image), layout)
+            objects_of[image] = _read_labels(label, layout)
         except DataError as error:
-            objects_of[image] = error
-            continue
-        unlabelled += [] if label_path(image).exists() else [image.name]
-        boxes += [] if all(item.points for item in own) else [image.name]
-    categories = {index + 1: name for index, name in sorted(layout.classes.items())}
-    imported = to_coco(objects_of, layout.keypoints, source, twins=layout.twins, categories=categories, whole=1)
-    people = imported.document["annotations"]
-    if len(unlabelled) == len(imported.document["images"]):
+            source.faults.append(str(error))
+    unlabelled = [image.name for image, label in labels.items() if not label.exists()]
+    if len(unlabelled) == len(images):
         raise DataError(
-            f"{path}: none of {len(images)} images has a label file, for example {label_path(images[0])}; give each "
+            f"{path}: none of {len(images)} images has a label file, for example {labels[images[0]]}; give each "
             "label file the name of its image, and .txt"
         )
-    if people and not any(any(person["keypoints"][2::3]) for person in people):
-        raise DataError(f"no object of {path} has keypoints; its labels may be those of a set for detection")
-    if (count := sum(map(_is_corners, people))) > max(FEW_CORNERS, len(people) / 2):
-        raise DataError(
-            f"{path}: {count} of {len(people)} boxes are around their keypoints only if they are two corners; "
-            "write them as centre x, centre y, width, height"
-        )
-    return imported
-
-
-def _is_corners(person: Entry) -> bool:
-    """Whether what was read as centre and size of a box are two corners around all keypoints.
-
-    In a box that is written correctly, all keypoints would be right of and below the centre.
-    """
-    points = np.reshape(person["keypoints"], (-1, 3))
-    points = points[points[:, 2] > 0, :2]
-    x, y, *second = person["bbox"]
-    first = x + second[0] / 2, y + second[1] / 2
-    is_inside = (points >= np.subtract(first, 1)) & (points <= np.add(second, 1))
-    return len(points) >= MIN_KEYPOINTS and bool(is_inside.all())
+    source.notes["images without a label file, which show nobody"] += unlabelled
+    categories = {index + 1: name for index, name in sorted(layout.classes.items())}
+    return to_coco(objects_of, layout.keypoints, source, twins=layout.twins, categories=categories, whole=1)
 
 
 def places_of_split(data_file: str | Path, split: str) -> list[str]:
