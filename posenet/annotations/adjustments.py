@@ -79,7 +79,6 @@ ENTRIES: dict[str, tuple[str, str]] = {
     "nothing-labelled": ("no annotation has a labelled keypoint", "write visibility 1 or 2 where they are labelled"),
     "never-labelled": ("keypoints that no annotation has", "the network learns that they are nowhere"),
     "unlabelled-place": ("annotations with coordinates whose visibility is 0", "these are not learned"),
-    "one-place": ("annotations with all keypoints at one place", "write 0, 0, 0 for keypoints that are not labelled"),
     "many-people": ("images with more than 20 people", "COCO's evaluation uses 20 results, and misses the others"),
     "outside": ("annotations with keypoints outside their image", "not labelled; if images were shrunk, scale both"),
     "box-elsewhere": ("annotations with most keypoints outside their box", "write bbox as x, y, width, height"),

@@ -30,7 +30,6 @@ from posenet.cli.options import (
     input_files,
     message_stream,
 )
-from posenet.data.store import Store
 from posenet.errors import DataError
 from posenet.files import check_outputs, is_standard_output, write_atomically
 from posenet.images import require_image_folder
@@ -75,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--images", type=Path, metavar="DIR", help="folder of the images (default: beside the annotations)")
     add("--keypoints", nargs="+", metavar="NAME", help="names of the keypoints in order, if the file has none")
 
-    text = "annotations to draft from; or, to show, a skeleton (.toml, coco), or that of a store or a checkpoint"
+    text = "annotations to draft from; or a skeleton to show (.toml, coco)"
     skeleton = add_action("skeleton", _skeleton, "draft a skeleton, or show one", text)
     add_output(skeleton, "the skeleton file (.toml); by default it is printed", default=Path("-"))
     skeleton.add_argument("--category", metavar="NAME", help="the category to describe, if there are several")
@@ -175,16 +174,8 @@ def _split(args: argparse.Namespace) -> None:
 def _skeleton(args: argparse.Namespace) -> None:
     check_outputs([args.output], input_files(args), overwrite=args.overwrite)
     comments = {}
-    suffix = args.source.suffix.lower()
-    if str(args.source) == BUILT_IN or suffix == ".toml":
+    if str(args.source) == BUILT_IN or args.source.suffix.lower() == ".toml":
         skeleton = load_skeleton(args.source)
-    elif suffix == ".h5":
-        with Store(args.source) as store:
-            skeleton = store.skeleton
-    elif suffix in (".pth", ".pt"):
-        from posenet.checkpoints.weights import stored_config  # imports PyTorch
-
-        skeleton = stored_config(args.source).model.skeleton
     else:
         skeleton, comments = draft_skeleton(args.source, args.category), COMMENTS
     write_atomically(args.output, skeleton_to_toml(skeleton, comments).encode())

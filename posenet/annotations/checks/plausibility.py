@@ -86,9 +86,6 @@ def _compare_keypoints(file: AnnotationFile) -> None:
     adjustments.add_rows("warning", "unlabelled-place", is_hidden & is_person, people.ids)
     low = points.min(axis=1, where=is_labelled[..., None], initial=np.inf)
     high = points.max(axis=1, where=is_labelled[..., None], initial=-np.inf)
-    is_one_place = is_person & (people.num_labelled >= 3) & (low == high).all(axis=1)
-    if not are_few(is_one_place.sum(), is_person.sum(), ELSEWHERE):
-        adjustments.add_rows("contradiction", "one-place", is_one_place, people.ids)
     per_image = np.bincount(people.image_rows[is_person], minlength=len(file.images))
     adjustments.add_rows("warning", "many-people", per_image > MAX_RESULTS, [image.file_name for image in file.images])
     is_before = is_person & (low < -EDGE_MARGIN).any(axis=1)

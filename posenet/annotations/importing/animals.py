@@ -10,10 +10,12 @@ import csv
 import functools
 import io
 import math
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
+import cv2
 import numpy as np
 
 from posenet.annotations.image_files import ImageFiles
@@ -24,12 +26,14 @@ from posenet.annotations.importing.imported import (
     Source,
     readable,
     to_coco,
-    write_frames,
 )
 from posenet.errors import ConfigError, DataError
 from posenet.files import read_input
+from posenet.images import write_image
 
 CATEGORY = "animal"
+FrameReader = Callable[[Sequence[int]], Iterator[tuple[int, np.ndarray]]]
+"""From numbers of frames to these frames, BGR."""
 _HEADER = ("scorer", "individuals", "bodyparts", "coords")
 
 
@@ -152,7 +156,7 @@ def _find_frames(
         found = {frame: Path(at) if Path(at).is_file() else files.find(at) for frame, at in listed.items()}
         return {frame: path for frame, path in found.items() if path is not None}
     if str(name).endswith((".slp", ".h5", ".nwb")):  # the images are in the file of the labels itself
-        return write_frames(source, Path(name), f"video{number}", frames, functools.partial(_read_embedded, video))
+        return _write_frames(source, Path(name), f"video{number}", frames, functools.partial(_read_embedded, video))
     # A video that was moved is found by the end of its path, unless that is the end of another one, too.
     parts = PureWindowsPath(name).parts
     others = {PureWindowsPath(str(one.filename)).parts for one in videos} - {parts}
@@ -160,11 +164,36 @@ def _find_frames(
     own = [end for end in ends if all(other[-len(end) :] != end for other in others)]
     for path in (Path(name), *(files.folder.joinpath(*end) for end in own)):
         if path.is_file():
-            return write_frames(source, path, f"video{number}_{path.stem}", frames)
+            stem = f"video{number}_{path.stem}"
+            return _write_frames(source, path, stem, frames, functools.partial(_read_in_order, path))
     return {}
 
 
-def _read_embedded(video: Any, _: Path, frames: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
+def _write_frames(source: Source, video: Path, stem: str, numbers: Sequence[int], read: FrameReader) -> dict[int, Path]:
+    """Write frames of a video as images, with the time of the video, unless they are current; return their paths."""
+    folder = source.frames or source.path.with_name(f"{source.path.stem}_frames")
+    paths = {number: folder / f"{stem}_{number:06d}.png" for number in numbers}
+    time = video.stat().st_mtime_ns
+    missing = [number for number, path in paths.items() if not path.exists() or path.stat().st_mtime_ns != time]
+    for number, image in read(missing):
+        write_image(paths[number], image)
+        os.utime(paths[number], ns=(time, time))
+    return paths
+
+
+def _read_in_order(path: Path, numbers: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
+    """Frames of a video, which is read from its beginning because seeking is not exact in all formats."""
+    capture = cv2.VideoCapture(str(path))
+    for number in range(max(numbers, default=-1) + 1):
+        is_there, image = capture.read() if number in numbers else (capture.grab(), None)
+        if not is_there:
+            raise DataError(f"frame {number} of {path} cannot be read; give the video that was labelled, complete")
+        if image is not None:
+            yield number, image
+    capture.release()
+
+
+def _read_embedded(video: Any, frames: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
     for frame in frames:
         with readable(f"frame {frame} in {video.filename}", Exception):
             video.open()

@@ -16,13 +16,7 @@ from posenet.annotations.importing.animals import find_tables, import_deeplabcut
 from posenet.annotations.importing.coco_family import import_coco, import_posetrack
 from posenet.annotations.importing.imported import ImportedAnnotations, Source, readable
 from posenet.annotations.importing.labelling_tools import import_cvat, import_label_studio, import_labelme
-from posenet.annotations.importing.published_sets import (
-    import_aic,
-    import_interhand,
-    import_lsp,
-    import_mpii,
-    import_ochuman,
-)
+from posenet.annotations.importing.published_sets import import_aic, import_interhand, import_lsp, import_mpii
 from posenet.annotations.importing.yolo_pose import import_yolo_pose
 from posenet.errors import DataError
 from posenet.files import read_input
@@ -50,7 +44,6 @@ FORMATS = (
     Format("Labelme", "labelme", "", import_labelme),
     Format("CVAT", "xml", "annotations", import_cvat),
     Format("PoseTrack18", "posetrack", "", import_posetrack),
-    Format("OCHuman", "object", "images keypoint_names", import_ochuman),
     Format("COCO", "object", "images categories", import_coco),
     Format("InterHand", "object", "images annotations.joint_valid", import_interhand),
     Format("COCO", "object", "images annotations", import_coco),

@@ -9,19 +9,18 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import cv2
 import numpy as np
 
 from posenet.annotations.adjustments import are_few
 from posenet.annotations.coco import COCO_CATEGORY, Entry
 from posenet.annotations.image_files import find_images_near
 from posenet.errors import DataError, PosenetError
-from posenet.images import read_header, write_image
+from posenet.images import read_header
 from posenet.messages import to_single_line
 from posenet.progress_bar import progress_bar
 from posenet.skeleton import COCO
@@ -71,8 +70,6 @@ class ImportedAnnotations(NamedTuple):
     notes: tuple[str, ...]  # what was left out, and other remarks: one line each
 
 
-FrameReader = Callable[[Path, Sequence[int]], Iterable[tuple[int, np.ndarray]]]
-"""From a file and numbers of frames to these frames, BGR."""
 CONTENT_ERRORS = (LookupError, TypeError, ValueError, AttributeError, OverflowError, SyntaxError)
 """Errors of content that is not as it should be; that of XML is a ``SyntaxError``."""
 
@@ -90,35 +87,6 @@ def readable(path: object, errors: type[Exception] | tuple[type[Exception], ...]
     except OSError as error:
         reason = f"{error.filename or path}: {error.strerror or error}"
         raise DataError(f"cannot use {reason}; check the path, the permissions and the disk") from error
-
-
-def write_frames(
-    source: Source, video: Path, stem: str, numbers: Iterable[int], read: FrameReader | None = None
-) -> dict[int, Path]:
-    """Write frames of a video as images, with the time of the video, unless they are current; return their paths.
-
-    ``read`` reads frames of a file; by default they are read in order. ``DataError`` if one cannot be read.
-    """
-    folder = source.frames or source.path.with_name(f"{source.path.stem}_frames")
-    paths = {number: folder / f"{stem}_{number:06d}.png" for number in numbers}
-    time = video.stat().st_mtime_ns
-    missing = [number for number, path in paths.items() if not path.exists() or path.stat().st_mtime_ns != time]
-    for number, image in (read or _read_in_order)(video, missing):
-        write_image(paths[number], image)
-        os.utime(paths[number], ns=(time, time))
-    return paths
-
-
-def _read_in_order(video: Path, numbers: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
-    """Frames of a video, which is read from its beginning because seeking is not exact in all formats."""
-    capture = cv2.VideoCapture(str(video))
-    for number in range(max(numbers, default=-1) + 1):
-        is_there, image = capture.read() if number in numbers else (capture.grab(), None)
-        if not is_there:
-            raise DataError(f"frame {number} of {video} cannot be read; give the video that was labelled, complete")
-        if image is not None:
-            yield number, image
-    capture.release()
 
 
 def to_coco(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote
 from xml.etree import ElementTree
@@ -17,15 +17,12 @@ from xml.etree import ElementTree
 import numpy as np
 
 from posenet.annotations.adjustments import are_few
-from posenet.annotations.image_files import ImageFiles
 from posenet.annotations.importing.imported import (
-    MISSING_IMAGES,
     ImportedAnnotations,
     Object,
     Source,
     readable,
     to_coco,
-    write_frames,
 )
 from posenet.errors import DataError
 from posenet.images import IMAGE_SUFFIXES
@@ -59,17 +56,15 @@ Shape = tuple[Hashable, Object]
 
 
 def import_cvat(source: Source) -> ImportedAnnotations:
-    """Read "CVAT for images 1.1" or "CVAT for video 1.1": an XML file beside the folder images.
+    """Read "CVAT for images 1.1": an XML file beside the folder images.
 
     Points that are outside are not labelled, occluded ones are hidden. Several points in one shape are numbered
-    keypoints. The frames of a video that was exported without images are written to a folder.
+    keypoints.
     """
     root = source.content
-    shapes_of: dict[Any, list[ElementTree.Element]] = {
-        image.attrib["name"]: list(image) for image in root.iter("image")
-    }
-    shapes_of = shapes_of or _shapes_of_frames(source)
-    objects_of = {image: _read_cvat(shapes, source, Path(image).name) for image, shapes in shapes_of.items()}
+    objects_of = {image.attrib["name"]: _read_cvat(image, source, image.attrib["name"]) for image in root.iter("image")}
+    if not objects_of:
+        raise DataError(f'{source.path} has no images; export the task from CVAT as "CVAT for images 1.1", with images')
     used = {item.category for items in objects_of.values() for item in items if item.points}
     labels = [label for label in root.iter("label") if label.findtext("parent") in used]
     listed = list(dict.fromkeys(label.findtext("name") or "" for label in labels))
@@ -81,36 +76,6 @@ def import_cvat(source: Source) -> ImportedAnnotations:
         ends = [(node["data-node-from"], node.get("data-node-to")) for node in nodes if "data-node-from" in node]
         edges += [(name_of.get(first, ""), name_of.get(last, "")) for first, last in ends]
     return to_coco(objects_of, choose_names(objects_of, source, listed), source, edges=edges)
-
-
-def _shapes_of_frames(source: Source) -> dict[Path, list[ElementTree.Element]]:
-    """The shapes of every frame of a video, by its image: a track is split into its frames."""
-    root, path = source.content, source.path
-    shapes: dict[int, list[ElementTree.Element]] = {}
-    for track in root.iter("track"):
-        for shape in track:
-            if shape.get("outside") == "1" and shape.tag != "skeleton":
-                continue
-            shape.attrib |= {key: track.attrib[key] for key in ("label", "group_id") if key in track.attrib}
-            number = int(shape.attrib["frame"])
-            shapes.setdefault(number, []).append(shape)
-            if shape.get("keyframe") == "0":
-                source.notes["frames with objects that CVAT has interpolated, used as they are"].append(str(number))
-    if not shapes:
-        raise DataError(f"{path} has no images and no tracks; label the task in CVAT, and export it again")
-    files = ImageFiles(Path(source.images or path.parent))
-    found = {number: files.find(f"frame_{number:06d}.png") for number in sorted(shapes)}  # or with another suffix
-    if not any(found.values()):
-        name = Path(root.findtext(".//source") or "a video").name
-        video = next((place / name for place in (files.folder, path.parent) if (place / name).is_file()), None)
-        if video is None:
-            raise DataError(
-                f"{path} has frames of {name}, which are not in {files.folder}; export the task with images, or name "
-                "the folder of the video with --images DIR"
-            )
-        found |= write_frames(source, video, video.stem, found)
-    source.notes[MISSING_IMAGES] += [f"frame {number}" for number, image in found.items() if not image]
-    return {image: shapes[number] for number, image in found.items() if image}
 
 
 def _read_cvat(elements: Iterable[ElementTree.Element], source: Source, name: str) -> list[Object]:

@@ -18,7 +18,7 @@ from posenet.annotations.twins import is_flip_idx
 from posenet.errors import ConfigError, DataError
 from posenet.files import read_input
 from posenet.images import find_images
-from posenet.messages import pluralize, truncate_for_message
+from posenet.messages import pluralize
 from posenet.skeleton import COCO
 
 BOX_COLUMNS = 5
@@ -93,27 +93,20 @@ def _parse_layout(content: dict[str, Any], path: Path, given: Sequence[str] | No
     count, dimensions = shape if isinstance(shape, list) and len(shape) == 2 else (0, 0)
     if type(count) is not int or count < 1 or dimensions not in (2, 3):
         raise DataError(f"{path} has no kpt_shape [keypoints, 2 or 3]; give the data.yaml of a YOLO-pose data set")
-    classes = content.get("names")
-    if isinstance(classes, list):
-        classes = dict(enumerate(classes))
-    if not isinstance(classes, dict) or not all(type(index) is int and index >= 0 for index in classes):
-        raise DataError(f"{path} has no names of the classes; write them as names: {{0: person}}")
+    names = content.get("names") or {}
+    classes = dict(enumerate(names)) if isinstance(names, list) else dict(names)
     listed = content.get("kpt_names")
     if isinstance(listed, dict):  # by class; the keypoints are those of all classes
         listed = next(iter(listed.values()), None)
     default = COCO.file_names if count == len(COCO.file_names) else [f"keypoint_{n + 1}" for n in range(count)]
-    names = tuple(map(str, given or (listed if isinstance(listed, list) else None) or default))
-    if len(names) != count or len(set(names)) != count:
+    keypoints = tuple(map(str, given or listed or default))
+    if len(keypoints) != count or len(set(keypoints)) != count:
         what = "--keypoints NAMES" if given else "kpt_names"
         raise DataError(f"{path}: {what} must be as many names as kpt_shape says, {count}, and no two the same")
-    flip_idx = content.get("flip_idx") or []
-    if flip_idx and not is_flip_idx(flip_idx, count):
-        raise DataError(
-            f"{path}: flip_idx {truncate_for_message(flip_idx)} is not a list of the twins of all {count} keypoints, "
-            "counted from 0; correct it, or leave it out"
-        )
-    twins = [(name, names[twin]) for name, twin in zip(names, flip_idx)]
-    return Layout({index: str(name) for index, name in classes.items()}, names, twins, dimensions == 3)
+    flip_idx = content.get("flip_idx")
+    pairs = zip(keypoints, flip_idx if is_flip_idx(flip_idx, count) else ())
+    twins = [(name, keypoints[twin]) for name, twin in pairs]
+    return Layout({int(index): str(name) for index, name in classes.items()}, keypoints, twins, dimensions == 3)
 
 
 def _find_images(content: dict[str, Any], data_file: Path, split: str) -> list[Path]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
@@ -34,10 +32,8 @@ from tests.helpers.other_formats import (
     write_lsp,
     write_mpii,
     write_mpii_list,
-    write_ochuman,
     write_yolo_pose,
 )
-from tests.helpers.videos import write_video
 
 CONTENT = document([1, 2], [person(1, 1, (10, 20, 50, 60)), person(2, 1, (90, 20, 50, 60), labelled=9), person(3, 2)])
 for _entry in CONTENT["annotations"]:
@@ -91,7 +87,6 @@ def needs_yaml(writer: Callable[..., Path]) -> None:
     "writer, name, hidden, options",
     [
         (write_aic, "AIC", True, {}),
-        (write_ochuman, "OCHuman", True, {}),
         (write_mpii, "MPII", True, {}),
         (write_mpii_list, "MPII", False, {}),
         (write_mpii_list, "MPII", True, {"form": "joint_self"}),
@@ -99,7 +94,6 @@ def needs_yaml(writer: Callable[..., Path]) -> None:
         (write_labelme, "Labelme", False, {}),
         (write_cvat_xml, "CVAT", True, {}),
         (write_cvat_xml, "CVAT", True, {"kind": "points"}),
-        (write_cvat_xml, "CVAT", True, {"kind": "video"}),
         (write_deeplabcut, "DeepLabCut", False, {"individuals": True}),
         (write_label_studio_json, "Label Studio", False, {}),
         (write_yolo_pose, "YOLO-pose", True, {}),
@@ -127,7 +121,7 @@ def test_a_flag_of_leeds_sports_pose_means_hidden_and_in_the_extended_set_visibl
 
 
 def test_a_box_of_corners_becomes_one_of_a_corner_and_sides(tmp_path: Path) -> None:
-    for writer in (write_aic, write_ochuman, write_cvat_xml, write_labelme):
+    for writer in (write_aic, write_cvat_xml, write_labelme):
         found = read_annotations(write(tmp_path / writer.__name__, writer)).document["annotations"]
         boxes = [entry["bbox"] for entry in found if any(entry["keypoints"])]
         np.testing.assert_allclose(boxes, [entry["bbox"] for entry in CONTENT["annotations"]], atol=0.01)
@@ -374,28 +368,6 @@ def test_the_order_and_the_edges_of_cvat_are_those_of_its_skeleton(tmp_path: Pat
     assert category["skeleton"] == CONTENT["categories"][0]["skeleton"]
 
 
-def test_the_frames_of_a_video_of_cvat_are_written(tmp_path: Path) -> None:
-    pytest.importorskip("av", reason="needs PyAV to make the video")
-    path = write(tmp_path, write_cvat_xml, kind="video")
-    shutil.rmtree(path.parent / "images")
-    with pytest.raises(DataError, match="frames of a.mp4, which are not in"):
-        read_annotations(path)
-    write_video(path.parent / "a.mp4", 2, (120, 160))
-    path.write_text(path.read_text().replace('frame="1" keyframe="1"', 'frame="1" keyframe="0"'))
-    found = read_annotations(path)
-    assert re.search(r"interpolated, used as they are: 1 \(1\)$", found.notes[0])
-    assert found.folder == path.parent / "annotations_frames"
-    compare(found)
-    first, second = (read_image(found.folder / f"a_{number:06d}.png").mean() for number in (0, 1))
-    assert first + 5 < second
-    before = {frame: frame.stat().st_ctime_ns for frame in found.folder.iterdir()}
-    read_annotations(path)
-    assert {frame: frame.stat().st_ctime_ns for frame in before} == before, "an unchanged video is not read again"
-    write_video(path.parent / "a.mp4", 2, (60, 80))
-    os.utime(path.parent / "a.mp4", (0, 0))  # a copy of an older video
-    assert {image["width"] for image in read_annotations(path).document["images"]} == {80}
-
-
 BOMB = "<!DOCTYPE a [<!ENTITY b0 'many'>" + "".join(f"<!ENTITY b{n} '{f'&b{n - 1};' * 10}'>" for n in range(1, 10))
 
 
@@ -418,7 +390,6 @@ BOMB = "<!DOCTYPE a [<!ENTITY b0 'many'>" + "".join(f"<!ENTITY b{n} '{f'&b{n - 1
         ("a.json", '[{"image_id": 1, "keypoints": [1, 2, 3], "score": 0.5, "category_id": 1}]'),
         ("a.json", '[{"image_id": "a", "keypoint_annotations": {"human1": [1, 2]}}]'),
         ("a.json", '[{"joints": [[1, 2]], "joints_vis": [1], "image": "a.jpg"}]'),
-        ("a.json", '{"images": [{"file_name": "a.jpg"}], "keypoint_names": 3}'),
         ("a.json", '{"shapes": [{"label": "nose", "points": [1]}], "imagePath": "a.jpg"}'),
         ("a.mat", "MATLAB 5.0 MAT-file, cut off"),
         ("joints.mat", ""),
@@ -450,7 +421,6 @@ def read_or_refuse(path: Path) -> None:
     "writer, name",
     [
         (write_aic, "*.json"),
-        (write_ochuman, "*.json"),
         (write_mpii_list, "*.json"),
         (write_cvat_xml, "*.xml"),
         (write_deeplabcut, "labeled-data/video/*.csv"),
