@@ -64,19 +64,11 @@ class ImageFiles:
         return best[0] if len(best) == 1 else None
 
     def find_all(self, names: Iterable[str]) -> dict[str, Path]:
-        """The files of the names that are there, in their order.
-
-        A file that two names may mean, such as those of two cameras, is that of the more similar one, or of neither.
-        """
+        """The files of the names that are there, in their order; a file that two names may mean, such as those of two
+        cameras, is that of the name which is its own, or of neither."""
         files = {name: path for name in names if (path := self.find(name))}
-        claims: dict[Path, list[int]] = {}
-        for name, path in files.items():
-            claims.setdefault(path, []).append(_common_end(path, name))
-        return {
-            name: path
-            for name, path in files.items()
-            if max(claims[path]) == _common_end(path, name) and claims[path].count(max(claims[path])) == 1
-        }
+        uses = Counter(files.values())
+        return {name: path for name, path in files.items() if uses[path] == 1 or path == self.folder / name}
 
 
 def find_images_near(path: Path, images: str | Path | None, names: Sequence[str]) -> tuple[ImageFiles, dict[str, Path]]:

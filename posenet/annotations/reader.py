@@ -265,32 +265,30 @@ def _without_way_out(name: str) -> str:
 def _read_files(images: _Images, folder: Path, opens_images: bool, adjustments: Adjustments) -> _Images:
     """Read the headers of the files; if they are opened, leave out those that are missing or cannot be decoded."""
 
-    def read(row: int) -> tuple[ImageHeader | None, str, str]:
-        """The header, or the code and the details of what is wrong."""
+    def read(row: int) -> ImageHeader | str | None:
+        """The header, or what is wrong."""
         path = folder / images.names[row]
         try:
             if opens_images:
-                return check_image(read_image_file(path)), "", ""
-            return read_oriented_header(path) if images.sizes[row].all() else read_header(path), "", ""
+                return check_image(read_image_file(path))
+            return read_oriented_header(path) if images.sizes[row].all() else read_header(path)
         except (OSError, ValueError, DataError) as error:
-            if not os.path.exists(path):  # which is also false for a name that is too long
-                return None, "missing-file", ""
-            reason = str(error).removeprefix(f"{path} ")
-            return None, "unreadable-file", f" ({re.split(r' [(]|;', reason)[0]})"
+            # ``os.path.exists`` raises no error for a name that is too long.
+            reason = str(error).removeprefix(f"{path} ") if os.path.exists(path) else "missing"
+            return f" ({re.split(r' [(]|;', reason)[0]})"
 
     rows = np.flatnonzero(images.is_kept).tolist()
     workers = usable_cores()
     results = map_in_threads(read, rows, workers=workers, ahead=64 * workers)
     headers, texts = list(images.headers), list(images.names)
-    codes = np.full(len(texts), "", object)
+    is_faulty = np.zeros(len(texts), bool)
     for row, result in zip(rows, progress_bar(results, "images", len(rows), disable=not opens_images)):
-        headers[row], codes[row], details = result
-        texts[row] += details
-    images = replace(images, headers=headers)
-    is_needed = opens_images | ~images.sizes.all(axis=1)
-    for code in ("missing-file", "unreadable-file"):
-        images = images.leave_out(code, (codes == code) & is_needed, texts, adjustments)
-    return images
+        if isinstance(result, str):
+            texts[row] += result
+            is_faulty[row] = opens_images or not images.sizes[row].all()
+        else:
+            headers[row] = result
+    return replace(images, headers=headers).leave_out("unreadable-file", is_faulty, texts, adjustments)
 
 
 def _complete_sizes(images: _Images, exif_frame: ExifFrame, adjustments: Adjustments) -> _Images:

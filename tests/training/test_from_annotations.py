@@ -460,11 +460,11 @@ def test_one_unusable_image_is_left_out_and_neither_more_nor_all_of_a_split(capl
     Path("coco/photos/3.jpg").unlink()
     caplog.set_level(logging.INFO, "posenet")
     prepare()
-    assert any("missing-file" in message and "3.jpg" in message for message in caplog.messages)
+    assert any("unreadable-file" in message and "3.jpg (missing)" in message for message in caplog.messages)
     assert "3.jpg" not in set().union(*stored_names().values())
     for number in (4, 5, 6, 7):
         Path(f"coco/photos/{number}.jpg").unlink()
-    refused(prepare, DataError, "missing-file")
+    refused(prepare, DataError, "unreadable-file")
 
 
 def test_a_damaged_validation_image_is_left_out_of_the_ap_too(caplog: pytest.LogCaptureFixture) -> None:
