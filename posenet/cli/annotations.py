@@ -72,7 +72,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = imported.add_argument
     add("--split", metavar="NAME", help="YOLO-pose: train, val or test (default: train)")
     add("--images", type=Path, metavar="DIR", help="folder of the images (default: beside the annotations)")
-    add("--keypoints", nargs="+", metavar="NAME", help="names of the keypoints in order, if the file has none")
 
     text = "annotations to draft from; or a skeleton to show (.toml, coco)"
     skeleton = add_action("skeleton", _skeleton, "draft a skeleton, or show one", text)
@@ -135,7 +134,6 @@ def _import(args: argparse.Namespace) -> None:
         find_annotations(args.source, None)[0] if args.source.is_dir() else args.source,
         images=args.images,
         split=args.split,
-        keypoints=args.keypoints,
         frames=None if is_standard_output(output) else output.with_name(f"{output.stem}_frames"),
     )
     file = read_annotation_file(args.source, folder=folder, document=content)

@@ -76,7 +76,7 @@ def import_deeplabcut(source: Source) -> ImportedAnnotations:
         raise DataError(
             f"no image of {source.path} is there; copy the folders labeled-data too, or name one with --images DIR"
         )
-    return to_coco(dict(sorted(objects_of.items())), list(source.keypoints or names), source)
+    return to_coco(dict(sorted(objects_of.items())), list(names), source)
 
 
 def _read_row(columns: Sequence[tuple[str, str, str]], cells: Sequence[str]) -> list[Object]:
@@ -129,10 +129,8 @@ def import_sleap(source: Source) -> ImportedAnnotations:
             objects_of[image] = [Object(category, _points(instance)) for instance in own[index].user_instances]
     if not objects_of:
         raise DataError(f"no image and no video of {path} is in {files.folder}; name their folder with --images DIR")
-    names = list(source.keypoints or skeleton.node_names)
-    return to_coco(
-        objects_of, names, source, edges=skeleton.edge_names, twins=list(map(tuple, skeleton.symmetry_names))
-    )
+    names, twins = skeleton.node_names, list(map(tuple, skeleton.symmetry_names))
+    return to_coco(objects_of, names, source, edges=skeleton.edge_names, twins=twins)
 
 
 def _points(instance: Any) -> dict[str, tuple[float, float, int]]:

@@ -5,7 +5,7 @@ A format is recognised by the content of a file or a folder; see ``FORMATS``, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -65,7 +65,6 @@ def read_annotations(
     *,
     images: str | Path | None = None,
     split: str | None = None,
-    keypoints: Sequence[str] | None = None,
     frames: Path | None = None,
 ) -> ImportedAnnotations:
     """Read a data set in any of ``FORMATS`` as a COCO-shaped document, with the folder of its images and remarks.
@@ -74,7 +73,6 @@ def read_annotations(
         path: a file, or a folder whose files are one data set together.
         images: folder of the images, at any depth; None searches beside the annotations.
         split: of YOLO-pose, the part to read; None is train. Other formats have no parts.
-        keypoints: their names in order, for formats that do not state them.
         frames: folder for the frames of videos; None for one beside the annotations.
 
     Raises:
@@ -85,7 +83,7 @@ def read_annotations(
     if split is not None and format_.read is not import_yolo_pose:
         raise DataError(f"{path} is {format_.name}; leave out --split NAME, which is for YOLO-pose")
     with readable(source.path):
-        return format_.read(replace(source, images=images, split=split, keypoints=keypoints, frames=frames))
+        return format_.read(replace(source, images=images, split=split, frames=frames))
 
 
 def recognise(path: str | Path) -> tuple[Format, Source]:

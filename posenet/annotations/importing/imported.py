@@ -44,7 +44,6 @@ class Source:
     """A document, the root of XML, the variables of a MAT file; the paths of tables; other files by their paths."""
     images: str | Path | None = None
     split: str | None = None
-    keypoints: Sequence[str] | None = None
     frames: Path | None = None
     notes: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     """What is left out, or done in another way than stated, with the names of the images or tasks."""

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import parse_qs, unquote
 from xml.etree import ElementTree
 
@@ -26,7 +26,6 @@ from posenet.annotations.importing.imported import (
 )
 from posenet.errors import DataError
 from posenet.images import IMAGE_SUFFIXES
-from posenet.messages import truncate_for_message
 from posenet.skeleton import COCO
 
 NO_RECTANGLE = "person"
@@ -38,21 +37,13 @@ RARE = 0.02
 
 _NO_OBJECT = "keypoints that belong to no rectangle, left out: move them into their rectangle in the list of regions"
 _SPELLINGS = "labels in another spelling, taken as the frequent one"
-_RARE_NAMES = "keypoints that few objects have: correct those that are mistyped, or name all with --keypoints NAMES"
-_OTHER_NAMES = "keypoints with other names than those that are given, left out"
+_RARE_NAMES = "keypoints that few objects have: correct those that are mistyped"
 _REPEATED = "keypoints that their object has already, left out: delete those that are wrong"
 
 
-class Point(NamedTuple):
-    """A labelled point."""
-
-    name: str
-    place: tuple[float, float, int]  # x, y, visibility
-    owner: Hashable = None  # the key of its object; None if that is not stated
-
-
 Shape = tuple[Hashable, Object]
-"""A box, an outline or a skeleton, with the key of its object; None for an object of its own."""
+"""A box, an outline, a skeleton, or a point, which has no category; with the key of its object, None if that is not
+stated."""
 
 
 def import_cvat(source: Source) -> ImportedAnnotations:
@@ -80,7 +71,6 @@ def import_cvat(source: Source) -> ImportedAnnotations:
 
 def _read_cvat(elements: Iterable[ElementTree.Element], source: Source, name: str) -> list[Object]:
     shapes: list[Shape] = []
-    points: list[Point] = []
     for element in elements:
         label = element.get("label", "")
         group = element.get("group_id", "0")
@@ -95,12 +85,12 @@ def _read_cvat(elements: Iterable[ElementTree.Element], source: Source, name: st
         elif element.tag == "points":
             own = _points(element)
             if len(own) == 1:
-                points.append(Point(*own[0], owner=key))
+                shapes.append((key, Object("", dict(own))))
             else:
                 numbered = {f"keypoint_{number}": place for number, (_, place) in enumerate(own, 1)}
                 shapes.append((key, Object(label, numbered)))
     shapes = [(key, item) for key, item in shapes if item.points or item.box]
-    return group_shapes(shapes, points, source, name)
+    return group_shapes(shapes, source, name)
 
 
 def _points(element: ElementTree.Element) -> list[tuple[str, tuple[float, float, int]]]:
@@ -173,7 +163,7 @@ def _image_name(data: Mapping[str, Any]) -> str:
 def _read_regions(regions: Sequence[Mapping[str, Any]], source: Source, title: str) -> list[Object]:
     """The objects of a task, in percentages. Regions of other kinds than rectangles and keypoints are ignored."""
     rectangles: dict[Hashable, Object] = {}
-    points: list[Point] = []
+    points: list[Shape] = []
     for region in regions:
         value = region.get("value", {})
         if region.get("type") == "rectanglelabels":
@@ -185,9 +175,9 @@ def _read_regions(regions: Sequence[Mapping[str, Any]], source: Source, title: s
             source.notes["keypoints without a label, left out"].append(title)
         elif region.get("type") == "keypointlabels":
             place = float(value["x"]), float(value["y"]), 2
-            points.append(Point(str(value["keypointlabels"][0]), place, region.get("parentID")))
-    points = [point if point.owner in rectangles else point._replace(owner=None) for point in points]
-    return group_shapes(rectangles.items(), points, source, title)
+            points.append((region.get("parentID"), Object("", {str(value["keypointlabels"][0]): place})))
+    points = [(key if key in rectangles else None, item) for key, item in points]
+    return group_shapes([*rectangles.items(), *points], source, title)
 
 
 def import_labelme(source: Source) -> ImportedAnnotations:
@@ -205,19 +195,19 @@ def import_labelme(source: Source) -> ImportedAnnotations:
 
 def _read_labelme(shapes: Sequence[Mapping[str, Any]], source: Source, name: str) -> list[Object]:
     areas: list[Shape] = []
-    points: list[Point] = []
+    points: list[Shape] = []
     for shape in shapes:
         kind, label, group = shape.get("shape_type"), str(shape["label"]), shape.get("group_id")
         corners = [[float(x), float(y)] for x, y in shape["points"]]
         if kind == "point":
             x, y = corners[0]
-            points.append(Point(label, (x, y, 2), group))
+            points.append((group, Object("", {label: (x, y, 2)})))
         elif kind in ("rectangle", "polygon"):
             areas.append((group, _area(label, corners, is_outline=kind == "polygon")))
         else:
             source.notes["shapes that are neither points, rectangles nor polygons, left out"].append(name)
     kinds = {item.category for _, item in areas}
-    return group_shapes(areas, points, source, name, kinds.pop() if len(kinds) == 1 else NO_RECTANGLE)
+    return group_shapes([*areas, *points], source, name, kinds.pop() if len(kinds) == 1 else NO_RECTANGLE)
 
 
 def _area(label: str, corners: Sequence[Sequence[float]], is_outline: bool = False) -> Object:
@@ -227,91 +217,82 @@ def _area(label: str, corners: Sequence[Sequence[float]], is_outline: bool = Fal
     return Object(label, {}, box, [points.ravel().tolist()] if is_outline else [])
 
 
-def group_shapes(
-    shapes: Iterable[Shape], points: Sequence[Point], source: Source, name: str, category: str = NO_RECTANGLE
-) -> list[Object]:
-    """Join the shapes of an image that have one key to an object, and give every point to its object.
+def group_shapes(shapes: Sequence[Shape], source: Source, name: str, category: str = NO_RECTANGLE) -> list[Object]:
+    """Join the shapes of an image that have one key to an object; a point without one is of the only object around it.
 
-    That is the stated one, or else the only one around the point. Points with an owner that is no object make one of
-    their own; all points of an image without objects are one.
+    All points of an image without objects are one.
 
     Args:
         name: that of the image or the task, for notes.
         category: that of objects without a box.
     """
     objects: dict[Hashable, Object] = {}
-    for number, (key, item) in enumerate(shapes):
-        old = objects.get(key) if key is not None else None
-        if old is None or (old.points and item.points):  # no object has points of two shapes
-            objects[("shape", number) if key is None or old else key] = item
-        else:
-            label = item.category if item.box else old.category
-            objects[key] = Object(label, old.points or item.points, item.box or old.box, item.outline or old.outline)
-    for point in points:
-        if point.owner is not None:
-            objects.setdefault(point.owner, Object(category, {}))
-    if points and not objects:
-        objects[None] = Object(category, {})
-    found: dict[Hashable, dict[str, Sequence[float]]] = {key: dict(item.points) for key, item in objects.items()}
-    # Points with an owner come first: of two with the same name, the one that has an owner is right.
-    for point in sorted(points, key=lambda point: point.owner is None):
-        keys = [] if point.owner is None else [point.owner]
-        for margin in (0, MARGIN):
-            keys = keys or [key for key, item in objects.items() if _is_around(item, point.place, margin)]
-        if len(keys) != 1:
-            source.notes[_NO_OBJECT].append(name)
-        elif point.name in found[keys[0]]:
+
+    def add(key: Hashable, item: Object) -> None:
+        old = objects.get(key, Object(item.category or category, {}))
+        if old.points.keys() & item.points.keys():
             source.notes[_REPEATED].append(name)
+            return
+        label = item.category if item.box else old.category
+        points = {**old.points, **item.points}
+        objects[key] = Object(label, points, item.box or old.box, item.outline or old.outline)
+
+    loose = [item for key, item in shapes if key is None and not item.category]
+    for number, (key, item) in enumerate(shapes):
+        if key is None and not item.category:
+            continue
+        is_another = key in objects and item.category and item.points and objects[key].points  # a second skeleton
+        add(("shape", number) if key is None or is_another else key, item)
+    if loose and not objects:
+        objects[None] = Object(category, {})
+    for item in loose:
+        keys: list[Hashable] = []
+        for margin in (0, MARGIN):
+            keys = keys or [key for key, other in objects.items() if _is_around(other, item.points, margin)]
+        if len(keys) == 1:
+            add(keys[0], item)
         else:
-            found[keys[0]][point.name] = point.place
-    return _join_boxes({key: item._replace(points=found[key]) for key, item in objects.items()})
+            source.notes[_NO_OBJECT].append(name)
+    # Objects of points alone get the only box around them that has none.
+    for key, item in [*objects.items()]:
+        boxes = [
+            other
+            for other, box in objects.items()
+            if item.points and not item.box and box.box and not box.points and _is_around(box, item.points, MARGIN)
+        ]
+        if len(boxes) == 1:
+            objects[key] = objects.pop(boxes[0])._replace(points=item.points)
+    return list(objects.values())
 
 
-def _is_around(item: Object, place: Sequence[float], margin: float) -> bool:
-    """Whether a point is in the box, extended by a share of its sides; always true without a box."""
+def _is_around(item: Object, points: Mapping[str, Sequence[float]], margin: float) -> bool:
+    """Whether points are in the box, extended by a share of its sides; always true without a box."""
     if item.box is None:
         return True
-    starts, sides = item.box[:2], item.box[2:]
-    return all(-margin * side <= at - start <= (1 + margin) * side for at, start, side in zip(place, starts, sides))
-
-
-def _join_boxes(objects: dict[Hashable, Object]) -> list[Object]:
-    """The objects, of which those with points alone get the only box around them that has none."""
-    boxes = {key: item for key, item in objects.items() if item.box is not None and not item.points}
-    for key in [key for key, item in objects.items() if item.box is None and item.points]:
-        points = objects[key].points
-        around = [o for o, box in boxes.items() if all(_is_around(box, place, MARGIN) for place in points.values())]
-        if len(around) == 1:
-            objects[key] = boxes.pop(around[0])._replace(points=points)
-            del objects[around[0]]
-    return list(objects.values())
+    low, sides = np.array(item.box).reshape(2, 2)
+    places = np.array([place[:2] for place in points.values()])
+    return bool((abs(places - low - sides / 2) <= (0.5 + margin) * sides).all())
 
 
 def choose_names(
     objects_of: Mapping[Any, Sequence[Object]], source: Source, listed: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """The names of the keypoints in order: those that are given, or those that are listed if they are all, COCO's if it
-    has all, or else in the order of their appearance.
+    """The names of the keypoints in order: those that are listed if they are all, COCO's if it has all, or else in the
+    order of their appearance.
 
-    ``DataError`` if nothing has keypoints, a name is given twice, or which keypoints belong together is not known.
+    ``DataError`` if nothing has keypoints, or which keypoints belong together is not known.
     """
-    path, given, notes = source.path, source.keypoints, source.notes
-    labels = [name for items in objects_of.values() for item in items for name in item.points]
-    if not labels and not source.faults:
+    path, repeated = source.path, source.notes[_REPEATED]
+    found = tuple(dict.fromkeys(name for items in objects_of.values() for item in items for name in item.points))
+    if not found and not source.faults:
         raise DataError(f"{path} has no keypoints: label them as points with names, then export it again")
-    count = len(set(notes[_REPEATED]))
+    count = len(set(repeated))
     if count > 1 and (2 * count > len(objects_of) or not are_few(count, len(objects_of))):
         raise DataError(
             f"{path} has objects with the same keypoint twice in {count} of {len(objects_of)} images, such as "
-            f"{notes[_REPEATED][0]}: which belong together is not known; draw a rectangle around each object"
+            f"{repeated[0]}: which belong together is not known; draw a rectangle around each object"
         )
-    if given and len(set(given)) < len(given):
-        raise DataError(f"--keypoints NAMES has a keypoint twice: {truncate_for_message(tuple(given))}")
-    found = tuple(dict.fromkeys(labels))
-    known = next((names for names in (tuple(listed), COCO.file_names) if set(found) <= set(names)), found)
-    names = tuple(given or known)
-    notes[_OTHER_NAMES] += [name for name in labels if name not in names]
-    return names
+    return next((names for names in (tuple(listed), COCO.file_names) if set(found) <= set(names)), found)
 
 
 def _mend_names(objects_of: Mapping[str, Sequence[Object]], source: Source) -> dict[str, list[Object]]:

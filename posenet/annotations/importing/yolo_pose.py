@@ -43,14 +43,14 @@ class Layout(NamedTuple):
 def import_yolo_pose(source: Source) -> ImportedAnnotations:
     """Read one split, such as train or val, of the data set of a ``data.yaml``.
 
-    The names of the keypoints are those that are given, or those in ``kpt_names``, or COCO's if there are 17, or
+    The names of the keypoints are those in ``kpt_names``, or COCO's if there are 17, or
     keypoint_1, keypoint_2 and so on.
     """
     path = source.path
     if source.images is not None:
         raise DataError(f"{path} names the folders of its images; leave out --images DIR")
     content = _read_yaml(path)
-    layout = _parse_layout(content, path, source.keypoints)
+    layout = _parse_layout(content, path)
     images = _find_images(content, path, source.split or "train")
     labels = {image: label_path(image) for image in images}
     objects_of: dict[Path, list[Object]] = {}
@@ -88,7 +88,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return content
 
 
-def _parse_layout(content: dict[str, Any], path: Path, given: Sequence[str] | None) -> Layout:
+def _parse_layout(content: dict[str, Any], path: Path) -> Layout:
     shape = content.get("kpt_shape")
     count, dimensions = shape if isinstance(shape, list) and len(shape) == 2 else (0, 0)
     if type(count) is not int or count < 1 or dimensions not in (2, 3):
@@ -99,10 +99,9 @@ def _parse_layout(content: dict[str, Any], path: Path, given: Sequence[str] | No
     if isinstance(listed, dict):  # by class; the keypoints are those of all classes
         listed = next(iter(listed.values()), None)
     default = COCO.file_names if count == len(COCO.file_names) else [f"keypoint_{n + 1}" for n in range(count)]
-    keypoints = tuple(map(str, given or listed or default))
+    keypoints = tuple(map(str, listed or default))
     if len(keypoints) != count or len(set(keypoints)) != count:
-        what = "--keypoints NAMES" if given else "kpt_names"
-        raise DataError(f"{path}: {what} must be as many names as kpt_shape says, {count}, and no two the same")
+        raise DataError(f"{path}: kpt_names must be as many names as kpt_shape says, {count}, and no two the same")
     flip_idx = content.get("flip_idx")
     pairs = zip(keypoints, flip_idx if is_flip_idx(flip_idx, count) else ())
     twins = [(name, keypoints[twin]) for name, twin in pairs]

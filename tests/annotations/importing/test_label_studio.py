@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from posenet.annotations.importing.formats import read_annotations
-from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from posenet.skeleton import COCO
 from tests.helpers.changed_annotations import found as adjustments_of
@@ -118,21 +117,12 @@ def test_images_are_found_by_their_names_at_any_depth(tmp_path: Path, address: s
     assert [image["file_name"] for image in found["images"]] == [f"deep/{name}", "000000000002.jpg"]
 
 
-def test_names_are_those_of_coco_or_given_or_in_order_of_appearance(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_names_are_those_of_coco_or_in_order_of_appearance(tmp_path: Path) -> None:
     path, images = export(tmp_path)
     assert read_annotations(path, images=images).document["categories"][0]["keypoints"] == list(COCO.file_names)
     path.write_text(path.read_text().replace('"nose"', '"muzzle"'))
     names = read_annotations(path, images=images).document["categories"][0]["keypoints"]
     assert names == ["muzzle", *COCO.file_names[1:]]
-    out = tmp_path / "out.json"
-    words = [str(path), "--images", str(images), "--keypoints", "left_eye", "muzzle", "--output", str(out)]
-    assert run_tool("annotations", ["import", *words]) == 0
-    assert json.loads(out.read_text())["categories"][0]["keypoints"] == ["left_eye", "muzzle"]
-    assert "other names than those that are given" in capsys.readouterr().out
-    with pytest.raises(DataError, match="a keypoint twice"):
-        read_annotations(path, images=images, keypoints=["nose", "nose"])
 
 
 @pytest.mark.parametrize("is_before", [True, False])
