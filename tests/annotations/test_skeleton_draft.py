@@ -131,20 +131,10 @@ def test_categories_with_different_keypoints_need_a_name(tmp_path: Path, capsys:
         draft_skeleton(other, "tree")
 
 
-@pytest.mark.parametrize(
-    "content, message",
-    [
-        ({"categories": []}, "no category has keypoints"),
-        ({}, "give a COCO keypoint file"),
-        ({"annotations": [{"image_id": 1, "category_id": 1, "keypoints": [1, 2]}]}, "keypoint-values"),
-    ],
-)
-def test_a_bad_file_is_one_line(tmp_path: Path, content: Any, message: str) -> None:
-    path = write(tmp_path / "a.json", category())
-    path.write_text(json.dumps(content and json.loads(path.read_text()) | content))
-    with pytest.raises(DataError) as caught:
+def test_a_bad_file_is_one_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", {"id": 1, "name": "cat"})
+    with pytest.raises(DataError, match=f"{path}.*no category has keypoints"):
         draft_skeleton(path)
-    assert str(path) in str(caught.value) and message in str(caught.value)
 
 
 def test_an_identity_in_flip_idx_says_nothing_and_then_no_image_is_mirrored(tmp_path: Path) -> None:

@@ -80,12 +80,6 @@ def test_the_draft_and_the_store_have_the_names_edges_and_sides_of_the_annotatio
     np.testing.assert_array_equal(skeleton.flip_channels[skeleton.flip_channels], np.arange(skeleton.num_channels))
 
 
-def test_the_skeleton_of_a_store_or_a_checkpoint_is_shown_and_written(project: Project, checkpoint: Path) -> None:
-    for source in (project.store, checkpoint):
-        tool(f"annotations skeleton {source} --output {project.root / 'shown.toml'} --overwrite")
-        assert load_skeleton(project.root / "shown.toml") == project.skeleton
-
-
 def test_mirrored_samples_have_mirrored_targets(project: Project) -> None:
     """Flipping the image and flipping the maps is the same, left and right swapped by the skeleton's names."""
     skeleton, size = project.skeleton, (128, 128)

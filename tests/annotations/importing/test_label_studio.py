@@ -260,10 +260,3 @@ def test_an_export_without_images_or_keypoints_is_refused(tmp_path: Path) -> Non
     change(path, lambda tasks: [task.update(annotations=[]) for task in tasks])
     with pytest.raises(DataError, match="submit"):
         read_annotations(path)
-
-
-@pytest.mark.parametrize("content", ['[{"image": "a.jpg", "annotation_id": 1}]', '{"categories": [], "info": {}}'])
-def test_exports_without_groups_of_keypoints_name_the_one_that_has_them(tmp_path: Path, content: str) -> None:
-    (tmp_path / "a.json").write_text(content)
-    with pytest.raises(DataError, match="export the project from Label Studio as JSON"):
-        read_annotations(tmp_path / "a.json")
