@@ -43,7 +43,6 @@ ENTRIES: dict[str, tuple[str, str]] = {
     "ignored-regions": ("images with ignored regions", "they are crowds, of which nothing is taught"),
     "emptied-image": ("images of which no annotation is left", "correct their annotations"),
     # Categories
-    "no-categories": ("no category is listed", "all annotations are of one"),
     "category-id": ("categories with the id of another one", "number them"),
     "names-of-skeleton": ("categories that do not name their keypoints", "the names are those of the skeleton"),
     "numbered-keypoints": ("categories that do not name their keypoints", "they are keypoint_1 and so on"),
@@ -54,7 +53,6 @@ ENTRIES: dict[str, tuple[str, str]] = {
     # Annotations
     "annotation-id": ("annotations with an id that is a text or not their own", "numbered"),
     "no-image": ("annotations of images that are not listed", "correct image_id, or list the image"),
-    "crowd-flag": ("annotations with an iscrowd other than 0 and 1", "write 0 or 1"),
     "keypoint-values": ("annotations without three numbers for each name", "correct the names, or choose a skeleton"),
     "no-visibility": ("annotations with keypoints of x and y only", "labelled unless they are 0, 0"),
     "no-number": ("annotations with keypoints that are null or not finite", "these are not labelled"),

@@ -72,8 +72,8 @@ QUARTER_TURNS = (5, 6, 7, 8)
 """EXIF orientations that swap height and width."""
 IGNORED_REGIONS = ("ignore_regions_x", "ignore_regions_y")
 """PoseTrack18's polygons of an image in which people are not annotated."""
-CROWD_FLAGS = {"none": False, "": False, "0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
-"""What ``iscrowd`` may be, as a text in lower case."""
+NO_CROWD = ("none", "", "0", "0.0", "false")
+"""What ``iscrowd`` is where it is not set, as a text in lower case."""
 MIN_EXAMPLES, MIN_PERCENT_SIDE = 20, 200
 """Percentages are recognised in so many people, if the longer side of half of the images is larger, in pixels."""
 FAR_OUTSIDE = 0.1
@@ -460,9 +460,6 @@ def _read_categories(
     for entry in annotations:
         lists[canonical_id(entry.get("category_id"))].append(entry.get("keypoints"))
     entries = list(entries)
-    if not entries and any(map(_guess_count, lists.values())):
-        entries = [{"id": next(iter(lists)), "name": "object"}]
-        adjustments.add("derived", "no-categories")
     raw = [canonical_id(entry.get("id")) for entry in entries]
     if len(entries) == 1 and len(lists) == 1:
         lists = {raw[0]: next(iter(lists.values()))}
@@ -592,7 +589,6 @@ def _read_annotations(
     ids = np.array(_number_ids(raw), np.int64)
     is_new = [value is not None and old != new for value, old, new in zip(written, raw, ids.tolist())]
     adjustments.add_rows("derived", "annotation-id", is_new, written)
-    crowds = [CROWD_FLAGS.get(str(entry.get("iscrowd")).lower()) for entry in read]
     is_used = categories.is_used[category_rows[rows]] if rows else np.zeros(0, bool)
     columns = AnnotationColumns(
         entries=read,
@@ -600,14 +596,12 @@ def _read_annotations(
         image_rows=image_rows[rows],
         category_rows=category_rows[rows],
         is_used=is_used,
-        is_crowd=np.array([bool(crowd) for crowd in crowds], bool),
+        is_crowd=np.array([str(entry.get("iscrowd")).lower() not in NO_CROWD for entry in read], bool),
         keypoints=np.zeros((len(read), 0, 3)),
         boxes=_to_column([entry.get("bbox") for entry in read], 4),
         areas=_to_column([[entry.get("area")] for entry in read], 1)[:, 0].clip(min=0),
         outlines=[None] * len(read),
     )
-    lacks_flag = np.array([crowd is None for crowd in crowds], bool)
-    columns = columns.select(~adjustments.leave_out_few("crowd-flag", is_used & lacks_flag, ids))
     return replace(columns, keypoints=_read_keypoints(columns, categories, adjustments))
 
 

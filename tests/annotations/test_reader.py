@@ -231,7 +231,6 @@ def test_sets_that_label_what_is_outside_are_used() -> None:
 SINGLE_FAULTS: dict[str, Document] = {
     "keypoint-values": {"keypoints": [1, 2]},
     "outside": {"keypoints": [5000, 30, 2] * 17, "num_keypoints": 17},
-    "crowd-flag": {"iscrowd": 7},
     "no-image": {"image_id": 99},
     "normalised": {"keypoints": [0.5, 0.4, 2] * 17},
 }
@@ -254,7 +253,7 @@ class TestSingleFaults:
         assert found(file)[code] == (kind, [str(number) for number in range(1, number + 1)])
 
     def test_an_image_of_which_no_annotation_is_left_does_not_become_one_of_nobody(self) -> None:
-        content = changed(setting("annotations", 0, iscrowd=5), setting("annotations", 1, iscrowd=5))
+        content = changed(setting("annotations", 0, keypoints=[1]), setting("annotations", 1, keypoints=[1]))
         content["images"].append(content["images"][0] | {"id": 4, "file_name": "nobody.jpg"})
         file = read(content)
         assert [image.id for image in file.images] == [2, 3, 4]

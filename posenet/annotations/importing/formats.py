@@ -5,6 +5,7 @@ A format is recognised by the content of a file or a folder; see ``FORMATS``, an
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -146,7 +147,11 @@ def _open_file(path: Path) -> Source:
         is_copy = path.stem.startswith("CollectedData_")
         return _open_file(path.with_suffix(".csv")) if is_copy else Source(path, "hdf5")
     if data.startswith(b"MATLAB") or suffix == ".mat":
-        return _open_mat(path)
+        from scipy.io import loadmat  # takes a quarter of a second
+
+        with readable(path, Exception), contextlib.suppress(NotImplementedError):
+            return Source(path, "mat", dict(loadmat(path, simplify_cells=True)))
+        return Source(path, "hdf5")  # as files of Matlab 7.3 are
     if data.startswith((b"scorer,", b"scorer;", b"scorer\t")):
         return Source(path, "tables", [path])
     if suffix in (".yaml", ".yml"):
@@ -160,13 +165,3 @@ def _open_file(path: Path) -> Source:
             return Source(path, "list", content)
         return Source(path, "labelme", {path: content}) if _has(content, LABELME) else Source(path, "object", content)
     return Source(path, "unknown")
-
-
-def _open_mat(path: Path) -> Source:
-    from scipy.io import loadmat  # takes a quarter of a second
-
-    with readable(path, Exception):
-        try:
-            return Source(path, "mat", dict(loadmat(path, simplify_cells=True)))
-        except NotImplementedError:  # a file of Matlab 7.3 is HDF5
-            return Source(path, "hdf5")
