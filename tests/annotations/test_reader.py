@@ -253,7 +253,9 @@ class TestSingleFaults:
         assert found(file)[code] == (kind, [str(number) for number in range(1, number + 1)])
 
     def test_an_image_of_which_no_annotation_is_left_does_not_become_one_of_nobody(self) -> None:
-        content = changed(setting("annotations", 0, keypoints=[1]), setting("annotations", 1, keypoints=[1]))
+        content = changed()
+        for entry in content["annotations"][:2]:
+            entry.update(keypoints=[], bbox=None, segmentation=None)
         content["images"].append(content["images"][0] | {"id": 4, "file_name": "nobody.jpg"})
         file = read(content)
         assert [image.id for image in file.images] == [2, 3, 4]

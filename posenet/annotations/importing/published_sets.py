@@ -30,7 +30,6 @@ LSP_NAMES = (
 ).split()
 _JOINTS = [*(f"{finger}{number}" for finger in FINGERS for number in (4, 3, 2, 1)), "hand_root"]
 INTERHAND_NAMES = [f"{side}_{joint}" for side in ("right", "left") for joint in _JOINTS]
-_NO_KEYPOINTS = "people without keypoints, kept as places that training ignores"
 
 Person = tuple[str, np.ndarray | None, list[float] | None]
 """The name of the image, keypoints (K, 3) in pixels with COCO's visibility, and the box; without both, nobody."""
@@ -51,7 +50,6 @@ def reader_of(
             if len(rows) != len(names):
                 raise ValueError(f"a person of {image} has {len(rows)} keypoints, not {len(names)}")
             own.append(Object(category, dict(zip(names, rows.tolist())), box))
-            source.notes[_NO_KEYPOINTS] += [] if rows[:, 2].any() else [str(image)]
         return to_coco(people, names, source)
 
     return read
