@@ -164,21 +164,19 @@ class TestOwnFunction:
         assert not batch.mask_miss.any() and batch.person_mask.any()
 
     @pytest.mark.parametrize(
-        "function, message",
+        "function",
         [
-            (
-                lambda sample, _: sample._replace(image=sample.image[..., 0]),
-                "image of .* 128. and type uint8",
-            ),
-            (lambda sample, _: sample._replace(person_mask=sample.person_mask / 255), "person_mask of .* type float64"),
-            (lambda sample, _: sample._replace(joints=sample.joints + np.float32("nan")), "joints that are not finite"),
-            (lambda sample, _: sample._replace(joints=sample.joints[:, :5]), "joints of shape"),
-            (lambda sample, _: None, "a NoneType; let the function return a Sample"),
+            lambda sample, _: sample._replace(image=sample.image[..., 0]),
+            lambda sample, _: sample._replace(person_mask=sample.person_mask / 255),
+            lambda sample, _: sample._replace(joints=sample.joints + np.float32("nan")),
+            lambda sample, _: sample._replace(joints=sample.joints[:, :5]),
+            lambda sample, _: None,
+            lambda sample, _: sample[99],
         ],
     )
-    def test_what_is_no_such_sample_is_refused(self, store: Store, function: Transform, message: str) -> None:
-        with pytest.raises(ConfigError, match=f"data.transform returned {message}"):
-            list(BatchLoader(PoseDataset(store, SIZE, transform=function), [[(0, 0)]], workers=0))
+    def test_what_is_no_such_sample_is_refused(self, store: Store, function: Transform) -> None:
+        with pytest.raises(ConfigError, match="data.transform failed on image "):
+            PoseDataset(store, SIZE, transform=function)[0, 0]
 
     def test_a_setting_names_it(self, stores: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
