@@ -90,7 +90,7 @@ ENTRIES: dict[str, tuple[str, str]] = {
     "box-outside": ("boxes that reach far beyond their image", "write bbox as x, y, width, height, in pixels"),
     "flip-pairs": ("left and right names that the skeleton pairs otherwise", "mirrored images teach wrong sides"),
     "swapped-here": ("annotations with left and right exchanged in one pair", "swap them if they are confused"),
-    "no-sides": ("keypoints whose left and right nothing tells", "write left_right in the skeleton, or mirror = true"),
+    "no-sides": ("keypoints without a twin", "a drafted skeleton mirrors no images; write left_right in it"),
 }  # fmt: skip
 """What an adjustment concerns, in the plural, and what follows from it or what to do, by code."""
 

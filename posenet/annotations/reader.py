@@ -121,7 +121,6 @@ def read_annotation_file(
     exif_frame: ExifFrame = DataConfig.exif_frame,
     opens_images: bool = False,
     drop: bool = False,
-    measures_twins: bool = False,
     compares_files: bool = True,
     document: Any = None,
 ) -> AnnotationFile:
@@ -135,8 +134,6 @@ def read_annotation_file(
             normal form has them in the displayed frame.
         opens_images: open every image of the folder, and compare it with its annotations.
         drop: leave out faulty entries even if they are many, but never most.
-        measures_twins: say of which keypoints neither the skeleton nor the annotations tell left and right; this takes
-            time, and drafting a skeleton tells it anyway.
         compares_files: take files of the same bytes for one image, not only entries of the same name.
 
     Raises:
@@ -184,7 +181,7 @@ def read_annotation_file(
         from posenet.annotations.checks.plausibility import find_suspicious
     except ModuleNotFoundError:  # a part of the package that may be left out
         return file
-    find_suspicious(file, measures_twins)
+    find_suspicious(file)
     return file
 
 

@@ -29,7 +29,6 @@ from posenet.cli.options import (
     fraction,
     input_files,
     message_stream,
-    non_negative_int,
 )
 from posenet.data.store import Store
 from posenet.errors import DataError
@@ -83,13 +82,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output(skeleton, "the skeleton file (.toml); by default it is printed", default=Path("-"))
     skeleton.add_argument("--category", metavar="NAME", help="the category to describe, if there are several")
 
-    text = "split a COCO keypoint file at random into parts; no image is in two"
+    text = "split a COCO keypoint file into parts by a checksum of the images' names"
     split = add_action("split", _split, text, coco)
     add_output(split, "the file of each part", required=True, nargs="+")
     add = split.add_argument
     add("--shares", type=fraction, nargs="+", default=[0.9, 0.1], metavar="X", help="of the images (default: 0.9 0.1)")
     add("--images", type=Path, metavar="DIR", help="keep copies of one image file in the same part")
-    add("--seed", type=non_negative_int, default=0, metavar="N", help="draw other images")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -113,7 +111,6 @@ def _check(args: argparse.Namespace) -> None:
         exif_frame=load_config(args.config, args.overrides).data.exif_frame,
         opens_images=args.images is not None,
         drop=args.drop,
-        measures_twins=True,
     )
     adjustments = file.adjustments.sorted()
     if args.json:
@@ -168,10 +165,15 @@ def _split(args: argparse.Namespace) -> None:
         raise DataError(
             f"{len(args.output)} x --output and {len(args.shares)} x --shares; give one share for each file"
         )
-    parts = split_annotations(args.source, args.shares, args.seed, args.images)
-    for output, document in zip(args.output, parts):
+    file = read_annotation_file(args.source, folder=args.images)
+    file.adjustments.refuse(args.source)
+    messages = message_stream(*args.output)
+    for adjustment in file.adjustments.sorted():
+        print_message(adjustment, file=messages)
+    for output, part in zip(args.output, split_annotations(file, args.shares, args.images)):
+        document = part.document
         write_atomically(output, json.dumps(document).encode())
-        print_message(f"wrote {output}: {describe_counts(document)}", file=message_stream(*args.output))
+        print_message(f"wrote {output}: {describe_counts(document)}", file=messages)
 
 
 def _skeleton(args: argparse.Namespace) -> None:
@@ -188,7 +190,7 @@ def _skeleton(args: argparse.Namespace) -> None:
 
         skeleton = stored_config(args.source).model.skeleton
     else:
-        skeleton, comments = draft_skeleton(args.source, args.category).skeleton, COMMENTS
+        skeleton, comments = draft_skeleton(args.source, args.category), COMMENTS
     write_atomically(args.output, skeleton_to_toml(skeleton, comments).encode())
     if not is_standard_output(args.output):
         use = f"build-hdf5 --skeleton {args.output} and train --set model.skeleton={args.output}"

@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import itertools
 import json
 import logging
 import re
@@ -22,15 +21,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from posenet.annotations.adjustments import MAX_LINE
 from posenet.annotations.coco import AnnotationFile, describe_counts, read_document
 from posenet.annotations.find_annotations import find_annotations, is_yolo
-from posenet.annotations.image_files import groups_of_copies
 from posenet.annotations.people import people_of, select_main_persons
 from posenet.annotations.reader import read_annotation_file
-from posenet.annotations.skeleton_draft import COMMENTS, SkeletonDraft, draft_skeleton
+from posenet.annotations.skeleton_draft import COMMENTS, draft_skeleton
+from posenet.annotations.split import split_annotations
 from posenet.checkpoints.folder import CheckpointFolder, run_lock
 from posenet.data.build import build_store
 from posenet.data.store import Store
@@ -60,7 +57,6 @@ CHECKSUM_FILE = "checksum.txt"
 EVALUATE_EVERY = 5
 """Epochs between two APs where the experiment computes none: the best checkpoint and the drawings come from them."""
 FEW_IMAGES = 20  # an AP of fewer images depends on chance more than on the network
-LOW_AP = 0.01  # below this AP, a run names what to try
 
 PLAIN_NAME = re.compile(
     "data|dataset|annotations|result|train|val(id)?|person_keypoints.*|_annotations.*", re.IGNORECASE
@@ -132,11 +128,6 @@ def prepare(
             "with annotations, the skeleton is drafted, not that of the experiment; model.skeleton is the name of a "
             "TOML file, or coco: give --set model.skeleton=FILE.toml"
         )
-    is_started = CheckpointFolder(folder).has_checkpoints()
-    if not is_started and settings.train.weights:
-        from posenet.checkpoints.weights import stored_config  # imports PyTorch
-
-        stored_config(settings.train.weights)
     with run_lock(folder):
         files.mkdir(exist_ok=True)
         sources = _read_sources(train_file, val_file, images, val_images, files)
@@ -146,14 +137,14 @@ def prepare(
         names = ("train.h5", "val.h5", "train.json", "val.json", WARNINGS_FILE)
         if is_same and all((files / name).exists() for name in names):
             _log.info("The data have not changed: using the stores and the skeleton in %s", files)
-        elif is_started and not is_same:
+        elif not is_same and CheckpointFolder(folder).has_checkpoints():
             own = command_line("train", "--resume", folder / "last.pth")
             raise CheckpointError(
                 f"{folder} already contains a run, which has begun with other data than {source} has now; begin "
                 f"another one with --set checkpoint.path=DIR, or continue with its own data: {own}"
             )
         else:
-            if not is_same:
+            if not is_same:  # else a build that is interrupted would be of the same data
                 checksum_file.unlink(missing_ok=True)
             for one in sources:
                 write_atomically(one.path, json.dumps(one.document).encode())
@@ -243,7 +234,6 @@ def _make_stores(files: Path, sources: Sequence[_Source], skeleton_file: Path, e
     """Read the annotations, draft the skeleton if there is none, split them if they are not, and build the stores."""
     warnings: list[str] = []
     read = functools.partial(_read, exif_frame=exif_frame, warnings=warnings)
-    draft = None
     if str(skeleton_file) == BUILT_IN or skeleton_file.exists():
         known = load_skeleton(skeleton_file)
         annotations = [read(source, known) for source in sources]
@@ -252,9 +242,9 @@ def _make_stores(files: Path, sources: Sequence[_Source], skeleton_file: Path, e
         draft = _draft(train)
         if len(train.groups_of_names()) > 1:  # some may be the skeleton's, in another order
             images, content = sources[0].images, train.document
-            train = read_annotation_file(train.path, draft.skeleton, folder=images, document=content)
-        annotations = [train, *(read(source, draft.skeleton) for source in sources[1:])]
-        _write_draft(draft, skeleton_file, warnings)  # only now: the names may be corrected in either file
+            train = read_annotation_file(train.path, draft, folder=images, document=content)
+        annotations = [train, *(read(source, draft) for source in sources[1:])]
+        _write_draft(draft, skeleton_file)  # only now: the names may be corrected in either file
     checksum = _checksum(sources, skeleton_file, exif_frame)  # before the builds, during which data may change
     skeleton = load_skeleton(skeleton_file)
     if len(sources) == 1:
@@ -273,7 +263,6 @@ def _read(source: _Source, skeleton: Skeleton | None, exif_frame: ExifFrame, war
         folder=source.images,
         exif_frame=exif_frame,
         opens_images=True,
-        measures_twins=skeleton is not None and source.split == "train",
         document=source.document,
     )
     for adjustment in file.adjustments.sorted():
@@ -288,7 +277,7 @@ def _read(source: _Source, skeleton: Skeleton | None, exif_frame: ExifFrame, war
     return file
 
 
-def _draft(file: AnnotationFile) -> SkeletonDraft:
+def _draft(file: AnnotationFile) -> Skeleton:
     """Draft the skeleton of the category with most annotations; it is COCO's if the keypoints are COCO's."""
     counts = Counter(file.columns.category_rows.tolist())
     ranked = [file.categories.parsed[row] for row, _ in counts.most_common() if file.categories.parsed[row].keypoints]
@@ -297,52 +286,31 @@ def _draft(file: AnnotationFile) -> SkeletonDraft:
     if others:
         text = "Only %s is trained, not %s, which have other keypoints; to choose: annotations skeleton --category NAME"
         _log.warning(text, ranked[0].name, list_names(list(dict.fromkeys(others))))
-    if draft.skeleton.file_names == COCO.file_names:
-        return draft._replace(skeleton=dataclasses.replace(COCO, category_id=draft.skeleton.category_id))
+    if draft.file_names == COCO.file_names:
+        return dataclasses.replace(COCO, category_id=draft.category_id)
     return draft
 
 
-def _write_draft(draft: SkeletonDraft, output: Path, warnings: list[str]) -> None:
-    skeleton = draft.skeleton
+def _write_draft(skeleton: Skeleton, output: Path) -> None:
     is_coco = skeleton == COCO
     write_atomically(output, skeleton_to_toml(skeleton, {} if is_coco else COMMENTS).encode())
     if is_coco:
         _log.info("Skeleton: that of COCO")
-    elif skeleton.mirror:
-        counts = pluralize(skeleton.num_keypoints, "keypoint"), pluralize(skeleton.num_parts, "part")
-        _log.info("Drafted %s: %s, %s, %s", output, *counts, draft.twins.message)
     else:
-        warnings.append(f"{draft.twins.message}; write left_right in {output}")
-        _log.warning("%s", warnings[-1])
+        counts = pluralize(skeleton.num_keypoints, "keypoint"), pluralize(skeleton.num_parts, "part")
+        pairs = pluralize(len(skeleton.left_right), "pair of left and right", "pairs of left and right")
+        _log.info("Drafted %s: %s, %s, %s", output, *counts, pairs)
 
 
 def _split(file: AnnotationFile, folder: Path, skeleton: Skeleton) -> list[AnnotationFile]:
-    """Split off images for validation; a checksum of its name decides for each, so that most stay where they are when
-    some are added.
-
-    They have a person to train on. Copies of one image stay together.
-    """
+    """Split off images with somebody to train on for validation."""
     people = people_of(file, skeleton).people
     usable = {number for number in people if select_main_persons(people[number], skeleton.min_labelled_keypoints)}
     # Where no image has a main person, the build says what those with labelled keypoints lack.
-    usable = usable or {number for number in people if people[number].num_labelled.any()}
-    names = {image.id: image.file_name for image in file.images}
-    paths = {number: folder / name for number, name in names.items()}
-    groups = [group for group in groups_of_copies(paths) if usable & set(group)]
-    if len(groups) < 2:
-        raise DataError(f"{file.path} has keypoints in {pluralize(len(groups), 'image')}; training needs two or more")
-    ranked = sorted((min(_rank(names[number]) for number in group), group) for group in groups)
-    count = max(sum(rank < VALIDATION_SHARE for rank, _ in ranked), 1)
-    chosen = set(itertools.chain(*(group for _, group in ranked[: min(count, len(groups) - 1)])))
+    parts = split_annotations(file, (1 - VALIDATION_SHARE, VALIDATION_SHARE), folder, usable or None)
     text = "Split off %d of %s for validation, by a checksum of their names; --val FILE names your own"
-    _log.info(text, len(chosen), pluralize(len(names), "image"))
-    is_chosen = np.array([number in chosen for number in names])
-    return [file.select(~is_chosen), file.select(is_chosen)]
-
-
-def _rank(name: str) -> float:
-    """A number from 0 to 1 that depends on a name alone."""
-    return int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) / 2**32
+    _log.info(text, len(parts[1].images), pluralize(len(file.images), "image"))
+    return parts
 
 
 def _build(
@@ -411,18 +379,15 @@ def choose_experiment(
 
 def conclude(data: PreparedData, progress: bool) -> None:
     """Evaluate the best checkpoint of a run, and log what the run has made."""
-    from posenet.checkpoints.file import read_checkpoint  # imports PyTorch
-    from posenet.training.log import DRAWINGS_FOLDER
-
     folder = CheckpointFolder(data.folder)
     best = folder.best if folder.best.exists() else folder.last
     device = data.settings.train.device
     evaluation = evaluate(best, data.images, data.annotations, progress=progress, device=device)
     if evaluation is None:  # a file without people is refused before the run
         return
-    ap, count = evaluation.metrics["AP"], pluralize(evaluation.images, "image")
+    count = pluralize(evaluation.images, "image")
     trained_on = "may have been" if data.settings.data.allow_overlap else "was not"
-    _log.info("AP %.3f on %s that it %s trained on", ap, count, trained_on)
+    _log.info("AP %.3f on %s that it %s trained on", evaluation.metrics["AP"], count, trained_on)
     words = ["--checkpoint", best, "--images", data.images, "--annotations", data.annotations]
     _log.info("Again: %s", command_line("evaluate", *words))
     for warning in data.warnings:
@@ -431,11 +396,6 @@ def conclude(data: PreparedData, progress: bool) -> None:
         _log.warning("An AP on %s depends on chance; give %d or more for validation (--val)", count, FEW_IMAGES)
     if advice := evaluation.advise_on_min_score():
         _log.info("%s", advice)
-    if ap < LOW_AP:
-        _log.warning("Almost nothing is found: give more epochs (--epochs), or read posenet docs troubleshooting")
-    sheet = data.folder / DRAWINGS_FOLDER / f"epoch_{read_checkpoint(best)['progress']['epoch']:04d}.jpg"
-    if sheet.exists():  # of the epoch after which the checkpoint was saved
-        _log.info("Annotations beside what was found: %s", sheet)
     words = ["IMAGES", "--checkpoint", best, "--output", data.folder / "drawn"]
     words += ["--min-score", f"{evaluation.min_score:g}"] if advice else []
     _log.info("Next: %s", command_line("predict", *words))

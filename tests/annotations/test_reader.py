@@ -131,7 +131,7 @@ def test_names_of_keypoints_come_from_the_skeleton_or_are_numbered(names: Any) -
     content = changed(lambda d: d["categories"][0].update(keypoints=names))
     file = read(content)
     assert file.categories.parsed[0].keypoints == tuple(f"keypoint_{number}" for number in range(1, 18))
-    assert kinds(file) == {"numbered-keypoints": "derived"}
+    assert kinds(file) == {"numbered-keypoints": "derived", "no-sides": "warning"}
     file = read(content, skeleton=COCO)
     assert file.categories.parsed[0].keypoints == COCO.file_names
     assert kinds(file) == {"names-of-skeleton": "derived"}
@@ -164,7 +164,7 @@ def test_edges_that_lead_nowhere_are_left_out_as_in_crowdpose(tmp_path: Path) ->
     file = read(content)
     assert found(file) == {"edges": ("derived", ["person 16-14", "person 3-x"])}
     assert file.document["categories"][0]["skeleton"] == []
-    assert draft_skeleton(write_annotations(tmp_path / "a.json", content)).skeleton.num_keypoints == 14
+    assert draft_skeleton(write_annotations(tmp_path / "a.json", content)).num_keypoints == 14
 
 
 def four_people(*changes: Change) -> tuple[list[float], dict[str, str]]:

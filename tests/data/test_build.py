@@ -255,7 +255,7 @@ def test_builds_killed_at_any_moment_leave_nothing_or_the_old_one(tmp_path: Path
 
 def test_people_that_were_read_already_bring_their_skeleton(tmp_path: Path) -> None:
     images, annotations = write_chairs(tmp_path, "train", 3, 1)
-    skeleton = draft_skeleton(annotations).skeleton
+    skeleton = draft_skeleton(annotations)
     people = read_dataset(annotations, skeleton, images)
     report = build_store(images, people, tmp_path / "a.h5", progress=False)
     assert report.store.skeleton == skeleton

@@ -136,8 +136,6 @@ def test_annotations_become_a_network_and_every_step_is_one_line(
         "AP # on 1 image that it was not trained on",
         f"Again: posenet evaluate --checkpoint {best} --images {photos} --annotations {val}",
         "An AP on 1 image depends on chance; give 20 or more for validation (--val)",
-        "Almost nothing is found: give more epochs (--epochs), or read posenet docs troubleshooting",
-        f"Annotations beside what was found: {RUN}/pictures/epoch_0002.jpg",
         f"Next: posenet predict IMAGES --checkpoint {best} --output {RUN}/drawn",
     ]
     assert (RUN / "pictures" / "epoch_0002.jpg").is_file()
@@ -358,7 +356,7 @@ def test_what_cannot_be_prepared_is_refused_in_one_line() -> None:
     with changed_chairs() as content:
         one = [entry for entry in content["annotations"] if entry["image_id"] == 1]
         Path("coco/one.json").write_text(json.dumps(content | {"annotations": one}))
-        message = "train.json has keypoints in 1 image; training needs two or more"
+        message = "train.json has keypoints in 1 image, too few"
         refused(lambda: prepare("coco/one.json"), DataError, message)
         shutil.copytree("coco/photos", "coco/again")
         refused(prepare, DataError, "both have the images of .*; name the folder")
@@ -394,7 +392,7 @@ def test_wrong_folders_and_weights_are_refused_before_anything_is_built() -> Non
         "no.pth": "no.pth is not a",
         "yolo.pt": "yolo.pt is not a checkpoint of plain tensors|yolo.pt is damaged",
     }.items():
-        refused(lambda: prepare(CHAIRS, f"train.weights={name}"), CheckpointError, message)
+        refused(lambda: train(CHAIRS, f"train.weights={name}", "checkpoint.path=own"), CheckpointError, message)
     pytest.importorskip("yaml", reason=NO_YAML)
     refused(lambda: prepare("chairs", images="chairs/images"), DataError, "leave out --images DIR")
     assert not list(Path("checkpoints").rglob("*.h5"))
@@ -500,7 +498,7 @@ def test_a_skeleton_without_sides_is_named(caplog: pytest.LogCaptureFixture) -> 
     data = prepare()
     [warning] = [text for text in caplog.messages if "point_0" in text]
     assert "left_right" in warning and not load_skeleton(data.skeleton).mirror
-    assert any("left_right" in text and str(data.skeleton) in text for text in data.warnings)
+    assert any("left_right" in text for text in data.warnings)
 
 
 def test_of_several_kinds_of_objects_the_most_frequent_one_is_trained(caplog: pytest.LogCaptureFixture) -> None:
@@ -515,7 +513,7 @@ def test_of_several_kinds_of_objects_the_most_frequent_one_is_trained(caplog: py
     assert any("stool" in record.message for record in caplog.records if record.levelname == "WARNING")
     assert run_tool("annotations", ["skeleton", CHAIRS, "--category", "stool", "--output", "s.toml"]) == 0
     shutil.copy(CHAIRS, "coco/stools.json")
-    refused(lambda: prepare("coco/stools.json", "model.skeleton=s.toml"), DataError, "1 image; training")
+    refused(lambda: prepare("coco/stools.json", "model.skeleton=s.toml"), DataError, "in 1 image, too few")
 
 
 def test_prepare_stops_before_the_training_and_shows_the_labels(capsys: pytest.CaptureFixture[str]) -> None:
@@ -539,7 +537,7 @@ def test_an_experiment_without_ap_evaluates_and_draws_too(caplog: pytest.LogCapt
     caplog.set_level(logging.INFO, "posenet")
     result = train(experiment="demo")
     assert list(result.best) == ["AP"]
-    assert f"Annotations beside what was found: {RUN}/pictures/epoch_0002.jpg" in caplog.messages
+    assert (RUN / "pictures" / "epoch_0002.jpg").is_file()
     assert "Experiment demo" in caplog.messages
     Path("own.toml").write_text("[train]\nevaluate_every = 2\n")  # which stays as it is
     for experiment, pair in {"own.toml": "checkpoint.path=own", "demo": " train.evaluate_every = 0"}.items():

@@ -10,7 +10,7 @@ import numpy as np
 from posenet.annotations.adjustments import SINGLE_PLACES, SINGLE_SHARE
 from posenet.annotations.coco import AnnotationFile, Mask, Names
 from posenet.annotations.outlines import EDGE_MARGIN, boxes_around, distances_from_boxes
-from posenet.annotations.twins import find_twins, pair_by_statement
+from posenet.annotations.twins import find_twins
 from posenet.skeleton.known_names import Pair, pair_left_right
 from posenet.skeleton.skeleton import compare_names, twins
 
@@ -37,13 +37,13 @@ MIN_OTHER_PAIRS = 3
 """Smallest number of other pairs that must agree for a report of a single annotation."""
 
 
-def find_suspicious(file: AnnotationFile, measures_twins: bool) -> None:
+def find_suspicious(file: AnnotationFile) -> None:
     """Add contradictions and warnings to the adjustments of a file; see ``read_annotation_file``."""
     _compare_categories(file)
     if not file.adjustments.contradictions:  # others would only follow from them
         _compare_keypoints(file)
         _compare_boxes(file)
-        _compare_sides(file, measures_twins)
+        _compare_sides(file)
 
 
 def _compare_categories(file: AnnotationFile) -> None:
@@ -116,25 +116,25 @@ def _are_many(found: Mask, people: Mask, share: float = SINGLE_SHARE) -> bool:
     return bool(found.sum() > max(SINGLE_PLACES, share * people.sum()))
 
 
-def _compare_sides(file: AnnotationFile, measures_twins: bool) -> None:
+def _compare_sides(file: AnnotationFile) -> None:
     """Name the pairs that the skeleton has otherwise than the names, exchanged sides, and what tells no sides."""
     skeleton, people = file.skeleton, file.columns
-    others, swapped, unknown = [], [], []
+    others: list[str] = []
+    swapped: list[str] = []
+    unknown: list[str] = []
     for names, is_member in file.groups_of_names().items():
         rows = np.flatnonzero(is_member & people.is_labelled_person)
         joints = people.keypoints[rows, : len(names)]
         category = next(category for category in file.categories.parsed if category.keypoints == names)
-        pairs = pair_by_statement(names, category.flip_idx, category.name)
+        pairs, unpaired = find_twins(names, category.flip_idx, category.name)
         if skeleton is not None:
             spelled = dict(zip(skeleton.file_keypoints, names))
             pairs = tuple((spelled[a], spelled[b]) for a, b in skeleton.left_right if a in spelled and b in spelled)
             others += [name for name, twin in twins(pair_left_right(names)).items() if twins(pairs).get(name) != twin]
         swapped += [f"{people.ids[rows[row]]} ({', '.join(pair)})" for row, pair in _find_swapped(names, pairs, joints)]
         # A skeleton with pairs, or one that lets nothing be mirrored, has decided.
-        if measures_twins and (skeleton is None or (skeleton.mirror and not skeleton.left_right)):
-            found = find_twins(names, joints, category.flip_idx, category.name)
-            if not found.mirror or (skeleton is not None and found.pairs):
-                unknown.append(found.message)
+        if skeleton is None or (skeleton.mirror and not skeleton.left_right):
+            unknown += unpaired
     for code, places in {"flip-pairs": others, "swapped-here": swapped, "no-sides": unknown}.items():
         if places:
             file.adjustments.add("warning", code, places)

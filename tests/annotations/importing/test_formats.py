@@ -158,7 +158,7 @@ def write_coco(folder: Path, content: Document) -> Path:
 def drafted(imported: ImportedAnnotations, folder: Path) -> set[tuple[str, ...]]:
     """The pairs of left and right of the skeleton that is drafted."""
     (folder / "normal.json").write_text(json.dumps(normal_form(imported)))
-    return set(draft_skeleton(folder / "normal.json").skeleton.left_right)
+    return set(draft_skeleton(folder / "normal.json").left_right)
 
 
 def test_whole_body_has_133_keypoints_in_one_and_each_part_alone(tmp_path: Path) -> None:
