@@ -128,15 +128,10 @@ def _inspect(args: argparse.Namespace, config: Config, is_built: bool) -> None:
 
 
 def _print_store(store: Store) -> None:
-    skeleton = store.skeleton
-    print_message(f"images        {store.num_images}")
-    if store.num_people:
-        print_message(f"{skeleton.people:<12}  {store.num_people}")
-    if store.num_people or not len(store):
-        print_message(f"samples       {len(store)}, each of a main {skeleton.category}")
-    else:
-        print_message("samples       all images, which have no annotations, for train.teacher")
+    counts = {"images": store.num_images, store.skeleton.people: store.num_people, "samples": len(store)}
+    for name, count in counts.items():
+        print_message(f"{name:<12}  {count}")
     if num_background := count_background(store):
-        print_message(f"background    {pluralize(num_background, 'image')} without {skeleton.people}")
+        print_message(f"background    {pluralize(num_background, 'image')} without {store.skeleton.people}")
     ratio = store.num_file_bytes / store.num_image_bytes
     print_message(f"size          {store.num_file_bytes / 1e6:.1f} MB, {ratio:.3f} x the images")

@@ -487,9 +487,8 @@ def verify_store(store: Store, *, workers: int | None = None) -> None:
         return None
 
     workers = workers or usable_cores()
-    rows = range(store.num_images)
-    with contextlib.closing(map_in_threads(find_damage, rows, workers=workers, ahead=4 * workers)) as results:
-        damages = [damage for damage in progress_bar(results, "verify", len(rows)) if damage is not None]
+    results = map_in_threads(find_damage, range(store.num_images), workers=workers, ahead=4 * workers)
+    damages = [damage for damage in progress_bar(results, "verify", store.num_images) if damage is not None]
     if damages:
         raise DataError(f"{len(damages)} of {store.num_images} images are damaged; first: {damages[0]}")
 

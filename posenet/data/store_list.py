@@ -6,7 +6,7 @@ import hashlib
 import zlib
 from bisect import bisect_right
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +19,6 @@ from posenet.files import read_input
 from posenet.settings import DataConfig, DataSets
 from posenet.skeleton import Skeleton
 from posenet.skeleton.skeleton import KeypointMapping
-from posenet.threads import map_in_threads, usable_cores
 
 
 class SampleCounts(NamedTuple):
@@ -201,19 +200,14 @@ def find_stored_files(stores: StoreList, paths: Sequence[Path]) -> list[Path]:
     """
     stored = set(stores.image_keys.tolist())
     stored_sizes = {key >> 32 for key in stored}
-
-    def is_stored(path: Path) -> bool:
-        try:
-            if path.stat().st_size not in stored_sizes:
-                return False
-            data = read_input(path)
-        except OSError:
-            return False
-        return make_image_keys(np.array(len(data)), np.array(zlib.crc32(data))).item() in stored
-
-    workers = usable_cores()
-    with closing(map_in_threads(is_stored, paths, workers=workers, ahead=4 * workers)) as results:
-        return [path for path, is_shared in zip(paths, results) if is_shared]
+    found = []
+    for path in paths:
+        with suppress(OSError):
+            if path.stat().st_size in stored_sizes:
+                data = read_input(path)
+                if make_image_keys(np.array(len(data)), np.array(zlib.crc32(data))).item() in stored:
+                    found.append(path)
+    return found
 
 
 def describe_content(stores: StoreList) -> str:

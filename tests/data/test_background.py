@@ -13,8 +13,8 @@ from posenet.data.dataset import PoseDataset
 from posenet.data.loader import TrainSampler
 from posenet.data.store import Store, verify_store
 from posenet.data.store_list import StoreList, count_background, open_data_sets
-from posenet.errors import ConfigError, DataError
-from posenet.settings import AugmentConfig, DataSetConfig, load_config
+from posenet.errors import DataError
+from posenet.settings import AugmentConfig, DataSetConfig
 from posenet.skeleton import COCO
 from tests.helpers.drawn_data import crowd, decode_masks, document, person, write_annotations, write_images
 from tests.helpers.tiny_training import train_tiny, weights
@@ -138,9 +138,3 @@ def test_a_store_of_images_of_nobody_alone_is_trained_on_beside_one_of_people(
     for split in ("train", "val"):
         with pytest.raises(DataError, match=r"b.h5 contains only images without people"):
             train_tiny(same | {split: nobody}, tmp_path / "alone", "data.allow_overlap=true")
-
-
-@pytest.mark.parametrize("value", ["-0.1", "1", "1.5"])
-def test_a_share_that_no_epoch_can_have_is_refused(value: str) -> None:
-    with pytest.raises(ConfigError, match="data.background must be from 0 to below 1"):
-        load_config(None, [f"data.background={value}"])

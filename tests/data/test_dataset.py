@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from posenet.data.dataset import PoseDataset, Sample, Transform, training_set
-from posenet.data.loader import BatchLoader, TrainSampler
+from posenet.data.loader import BatchLoader
 from posenet.data.store import Store
 from posenet.data.store_list import open_data_sets
 from posenet.errors import ConfigError, DataError
@@ -91,16 +91,6 @@ def damaged_store(stores: dict[str, Path], tmp_path: Path) -> Path:
     flip_bit(path, "images", 0)
     flip_bit(path, "labels", 3)
     return path
-
-
-def test_with_and_without_workers_the_same_samples_are_replaced(damaged_store: Path) -> None:
-    dataset = PoseDataset(Store(damaged_store), SIZE, augment=AugmentConfig())
-    batches, loaded_by_workers = (
-        list(BatchLoader(dataset, TrainSampler(len(dataset), 2, seed=1), workers)) for workers in (0, 2)
-    )
-    assert same_batches(loaded_by_workers, batches)
-    faults = [fault for batch in batches for fault in batch.faults]
-    assert faults and all("copy.h5: image " in fault and "do not match the checksum" in fault for fault in faults)
 
 
 def test_the_next_readable_sample_replaces_an_unreadable_one(damaged_store: Path) -> None:

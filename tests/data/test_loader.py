@@ -219,24 +219,6 @@ def test_a_killed_worker_ends_the_iteration_with_one_error(dataset: PoseDataset,
 
 
 @needs_signals
-def test_a_worker_that_ends_before_all_are_started_is_one_error_too(
-    dataset: PoseDataset, loaders: MakeLoader, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start, started = BaseProcess.start, []
-
-    def start_and_kill_first(process: BaseProcess) -> None:
-        start(process)
-        started.append(process)
-        if len(started) == 1:
-            process.kill()
-            os.waitid(os.P_PID, process.pid or 0, os.WEXITED | os.WNOWAIT)
-
-    monkeypatch.setattr(BaseProcess, "start", start_and_kill_first)
-    with limit_of_time(30), pytest.raises(DataError, match="data.workers"):
-        list(loaders(dataset, [[(0, 0)]] * 9, 2))
-
-
-@needs_signals
 def test_closing_ends_all_workers_also_stopped_ones(dataset: PoseDataset) -> None:
     other = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,), daemon=True)
     other.start()

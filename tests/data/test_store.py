@@ -6,7 +6,6 @@ Builds that are killed: ``test_build``.
 from __future__ import annotations
 
 import dataclasses
-import errno
 import json
 import multiprocessing
 import os
@@ -264,26 +263,12 @@ def test_a_store_that_is_rebuilt_is_read_as_it_was_or_not_at_all(path: Path) -> 
 
 
 class TestWriting:
-    @pytest.mark.parametrize(
-        "error, raised, message",
-        [
-            (KeyboardInterrupt(), KeyboardInterrupt, None),
-            (OSError(errno.EFBIG, "unable to write"), DataError, "a.h5: File too large"),
-        ],
-    )
-    def test_an_interrupted_build_leaves_nothing(
-        self,
-        tmp_path: Path,
-        records: list[Record],
-        error: BaseException,
-        raised: type[BaseException],
-        message: str | None,
-    ) -> None:
+    def test_an_interrupted_build_leaves_nothing(self, tmp_path: Path, records: list[Record]) -> None:
         def images() -> Iterator[NewImage]:
             yield NewImage(records[0], [0])
-            raise error
+            raise KeyboardInterrupt
 
-        with pytest.raises(raised, match=message):
+        with pytest.raises(KeyboardInterrupt):
             store_module.write_store(tmp_path / "new" / "a.h5", images(), 10**6)
         assert list((tmp_path / "new").iterdir()) == []
 
@@ -311,14 +296,6 @@ class TestWriting:
             images = [NewImage(record, [0]) for record in records]
             store_module.write_store(path, images, len(records[0].image_bytes))
         assert list(tmp_path.iterdir()) == []
-
-    def test_files_of_killed_builds_are_removed_and_others_kept(self, tmp_path: Path, records: list[Record]) -> None:
-        kept = {".other.h5.125.tmp", ".a.h5.mine.tmp"}
-        for name in (".a.h5.123.tmp", ".a.h5.lock", *kept):
-            (tmp_path / name).write_bytes(b"")
-        path = write_store(tmp_path / "a.h5", records)
-        assert {p.name for p in tmp_path.iterdir()} == {"a.h5", *kept}
-        assert Store(path).num_images == 3
 
     def test_two_processes_do_not_build_one_store(self, tmp_path: Path, records: list[Record]) -> None:
         """Also where HDF5's own locks are off, as on many clusters."""
