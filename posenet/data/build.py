@@ -197,7 +197,7 @@ def build_store(
     paths = [folder / image.file_name for image in chosen]
     num_bytes = sum(os.path.getsize(path) for path in paths if os.path.isfile(path))
     write_store(output, usable_images(), num_bytes, skeleton, dataset.path, overwrite, max_side)
-    with Store(output, skeleton) as store:
+    with Store(output) as store:
         pass
     return BuildReport(store, dataset.adjustments, +without_sample, others, tuple(skipped), changed)
 

@@ -166,9 +166,6 @@ class Store:
 
     Forked processes share the open file, which is read as it was if another one replaces it. Unpickling opens it again.
 
-    Args:
-        skeleton: the skeleton that the store must have been built for; None accepts any.
-
     Attributes:
         path, skeleton, fingerprint: of the store.
         num_images, num_people: their numbers; ``len(store)`` is the number of samples.
@@ -180,10 +177,10 @@ class Store:
         samples: (S, 2) int64: row of the image, and row of the main person within that image.
 
     Raises:
-        DataError: the file is missing, damaged, not a store, or has another schema or skeleton.
+        DataError: the file is missing, damaged, not a store, or has another schema.
     """
 
-    def __init__(self, path: str | Path, skeleton: Skeleton | None = None) -> None:
+    def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         with self._data_errors():
             self._file = open_input(self.path)
@@ -192,13 +189,13 @@ class Store:
                 raise ValueError("not an HDF5 file of the layout with checksums")
             # Stores never change, and not every file system has the locks that HDF5 takes.
             with h5py.File(self.path, "r", locking=False) as file:
-                self._read_tables(file, skeleton)
+                self._read_tables(file)
         self.num_images = len(self.records)
         self.num_people = len(self.people)
         self.image_ids = np.ascontiguousarray(self.records["image_id"])
         self.num_image_bytes = int(self.records["image_bytes"].sum())
 
-    def _read_tables(self, file: h5py.File, skeleton: Skeleton | None) -> None:
+    def _read_tables(self, file: h5py.File) -> None:
         if file.attrs.get("format") != FORMAT.encode():
             raise ValueError("not written by posenet build-hdf5, or never finished")
         schema = int(file.attrs["schema"])
@@ -217,7 +214,7 @@ class Store:
         tables = {name: file[name][()] for name in names}
         if compute_fingerprint(text, tables) != self.fingerprint:
             raise ValueError("its tables do not match its fingerprint")
-        own = skeleton_from_table(json.loads(text))
+        self.skeleton = skeleton_from_table(json.loads(text))
         self.max_side = int(file.attrs.get("max_side", 0))
         self.records = tables["record"]
         files = tables.get("original", self.records)
@@ -227,16 +224,9 @@ class Store:
         self.samples = tables["sample"]
         self._images_offset = file["images"].id.get_offset() or 0
         self._labels_offset = file["labels"].id.get_offset() or 0
-        if skeleton is not None and (own.keypoints, own.derived) != (skeleton.keypoints, skeleton.derived):
-            raise DataError(
-                f"{self.path} was built for another skeleton than model.skeleton, with the keypoints "
-                f"{', '.join(own.keypoints)}; set model.skeleton to that one, or list the stores as data sets: "
-                'data.train = [{path = "a.h5"}, {path = "b.h5"}]'
-            )
-        self.skeleton = skeleton or own
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _open_again, (self.path, self.skeleton, self.fingerprint)
+        return _open_again, (self.path, self.fingerprint)
 
     def __len__(self) -> int:
         """Number of samples: one for every main person, or image without annotations."""
@@ -305,8 +295,8 @@ class Store:
             ) from error
 
 
-def _open_again(path: Path, skeleton: Skeleton, fingerprint: str) -> Store:
-    store = Store(path, skeleton)
+def _open_again(path: Path, fingerprint: str) -> Store:
+    store = Store(path)
     if store.fingerprint != fingerprint:
         raise DataError(f"{path} was rebuilt while in use; start again")
     return store

@@ -61,7 +61,7 @@ def test_a_skeleton_that_lets_nothing_be_mirrored_changes_the_flip_alone(store: 
     config = AugmentConfig(flip_probability=1.0)
     never = PoseDataset(store, SIZE, augment=replace(config, flip_probability=0.0))
     always = PoseDataset(store, SIZE, augment=config)
-    with Store(store.path, replace(store.skeleton, mirror=False)) as still:
+    with open_data_sets(str(store.path), replace(store.skeleton, mirror=False)) as still:
         dataset = PoseDataset(still, SIZE, augment=config)
         for index in range(len(store)):
             assert same_batch(dataset[1, index], never[1, index])

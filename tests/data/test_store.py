@@ -5,7 +5,6 @@ Builds that are killed: ``test_build``.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import multiprocessing
 import os
@@ -220,13 +219,6 @@ def test_other_files_are_refused_in_one_line_with_a_remedy(path: Path, name: str
     assert "posenet build-hdf5" in message
 
 
-def test_another_skeleton_is_refused_but_other_body_parts_are_not(path: Path) -> None:
-    for change in ({"keypoints": COCO.keypoints[::-1]}, {"derived": {"neck": ("right_hip", "left_hip")}}):
-        with pytest.raises(DataError, match=r"another skeleton than model.skeleton.*data.train = \[\{path"):
-            Store(path, dataclasses.replace(COCO, **change))
-    assert len(Store(path, dataclasses.replace(COCO, parts=COCO.parts[:3]))) == 5
-
-
 def test_a_store_of_an_earlier_version_has_todays_names(path: Path) -> None:
     short = Path(__file__).parents[1] / "fixtures" / "coco_short_names.toml"
     text = json.dumps(tomllib.loads(short.read_text()))
@@ -234,8 +226,7 @@ def test_a_store_of_an_earlier_version_has_todays_names(path: Path) -> None:
         tables = {name: file[name][()] for name in TABLES}
         file.attrs["skeleton"] = np.bytes_(text)
         file.attrs["fingerprint"] = np.bytes_(compute_fingerprint(text, tables))
-    for skeleton in (None, COCO):
-        assert Store(path, skeleton).skeleton == COCO
+    assert Store(path).skeleton == COCO
 
 
 @pytest.mark.parametrize("method", [pytest.param("spawn", marks=pytest.mark.slow), "fork"])
