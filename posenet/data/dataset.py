@@ -202,25 +202,25 @@ class PoseDataset(Dataset[Batch]):
 
     def _call_transform(self, transform: Transform, key: SampleKey, record: Record, before: Sample) -> Sample:
         """Let the user's function change a sample; ``ConfigError`` if it fails or returns something else."""
+        place = f"data.transform failed on image {record.image_id} (epoch and sample {key})"
         try:
             after = transform(before, random_generator(self.seed, *key, "transform"))
         except Exception as error:
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            cause = to_single_line(f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno})")
-            text = f"data.transform failed on image {record.image_id} (epoch and sample {key}) with {cause}"
-            raise ConfigError(f"{text}; correct the function") from error
-        if not isinstance(after, Sample):
-            raise ConfigError(f"data.transform returned a {type(after).__name__}; let the function return a Sample")
-        for name, old, new in zip(Sample._fields, before, map(np.asarray, after)):
-            first = 1 if name == "joints" else 0  # people may come and go
-            if new.dtype != old.dtype or new.shape[first:] != old.shape[first:]:
-                raise ConfigError(
-                    f"data.transform returned {name} of shape {new.shape} and type {new.dtype} instead of {old.shape} "
-                    f"and {old.dtype}; correct the function"
-                )
-        if not np.isfinite(after.joints).all():
-            raise ConfigError("data.transform returned joints that are not finite; correct the function")
+            line = traceback.extract_tb(error.__traceback__)[-1]
+            cause = to_single_line(f"{type(error).__name__}: {error} ({line.filename}, line {line.lineno})")
+            raise ConfigError(f"{place} with {cause}; correct the function") from error
+        if not isinstance(after, Sample) or _layout(after) != _layout(before) or not np.isfinite(after.joints).all():
+            raise ConfigError(
+                f"{place}; let it return a Sample whose joints are finite, with arrays of the shapes and types that it "
+                "received"
+            )
         return after
+
+
+def _layout(sample: Sample) -> list[object]:
+    """The shape and type of each array; people may come and go."""
+    people, others = np.asarray(sample.joints), (sample.image, sample.person_mask, sample.mask_miss)
+    return [(people.shape[1:], people.dtype), *((np.shape(array), np.asarray(array).dtype) for array in others)]
 
 
 def training_set(store: StoreList, config: Config) -> PoseDataset:

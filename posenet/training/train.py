@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -30,7 +31,6 @@ from posenet.images import write_image
 from posenet.messages import to_single_line
 from posenet.progress_bar import hide_progress
 from posenet.settings import OptimConfig
-from posenet.training import from_annotations
 from posenet.training.inputs import Experiment, folder_of_run, with_settings
 from posenet.training.log import (
     SAMPLES_FILE,
@@ -45,6 +45,9 @@ from posenet.training.log import (
 from posenet.training.resume import config_of_run, find_checkpoint, is_last, restore_run
 from posenet.training.run import Run, TrainingResult
 from posenet.visualization.sheets import sheet_of_samples
+
+if TYPE_CHECKING:
+    from posenet.training.from_annotations import PreparedData
 
 _log = logging.getLogger(__name__)
 _training_thread = threading.RLock()
@@ -111,7 +114,7 @@ def train(
     runtime = runtime or Runtime()
     pairs = [overrides] if isinstance(overrides, str) else list(overrides)
 
-    def prepare_data() -> tuple[from_annotations.PreparedData, Experiment, list[str]] | None:
+    def prepare_data() -> tuple[PreparedData, Experiment, list[str]] | None:
         """The stores of annotations, the experiment of a run on them and its overrides; None of an experiment."""
         sources = {"images": images, "val": val, "val_images": val_images}
         if not are_annotations(config):
@@ -123,6 +126,8 @@ def train(
             return None
         if not isinstance(resume, bool):
             raise ConfigError("with annotations, a run continues in its folder; leave out --resume PATH")
+        from posenet.training import from_annotations  # a part of the package that may be left out
+
         data = from_annotations.prepare(config, pairs, experiment=experiment, **sources)
         if prepare:
             from_annotations.show_labels(data, "the same call without prepare=True")
@@ -140,7 +145,9 @@ def train(
     resume = data.is_started
     result = _train(config, pairs, resume, warmup, max_steps, callbacks, progress, runtime, says_next=False)
     if runtime.is_main and (result.finished or result.stopped_early):
-        from_annotations.conclude(data, progress)
+        from posenet.training.from_annotations import conclude
+
+        conclude(data, progress)
     return result
 
 

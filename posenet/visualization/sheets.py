@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
 
 from posenet.errors import DataError
-from posenet.images import to_bgr, write_image
+from posenet.images import to_bgr
 from posenet.person import Person
 from posenet.skeleton import Skeleton
 from posenet.visualization.drawing import MIDDLE, OUTLINE, draw_people
@@ -36,10 +35,8 @@ SHEET_ASPECT = 1.5
 """Approximate width / height of a sheet of maps."""
 MIN_SAMPLE_WIDTH = 400
 """Narrower training samples have margins, so that the labels fit above them."""
-NUM_PREVIEWS = 8
-"""Number of training samples that are drawn."""
-NUM_ON_SHEET = 4
-"""Number of them that the sheet of a run shows."""
+NUM_SAMPLES = 4
+"""Number of training samples on a sheet."""
 NUM_LABELLED = 8
 """Number of people on a sheet of labels, each of another image."""
 LABELLED_SIZE = 480
@@ -121,33 +118,19 @@ def overlay_heatmap(image: np.ndarray, heatmap: np.ndarray) -> np.ndarray:
     return _blend(dimmed, colours, np.minimum(2 * values, 1)).round().astype(np.uint8)
 
 
-def preview_paths(folder: Path) -> list[Path]:
-    """Paths of the files that ``write_previews`` writes."""
-    return [folder / f"sample_{number:03d}.jpg" for number in range(1, NUM_PREVIEWS + 1)]
-
-
-def write_previews(dataset: PoseDataset, renderer: TargetRenderer, folder: Path) -> list[Path]:
-    """Write drawings of the first training samples, at most one epoch; ``DataError`` if one cannot be read."""
-    paths = []
-    for path, drawing in zip(preview_paths(folder), _draw_samples(dataset, renderer)):
-        write_image(path, drawing)
-        paths.append(path)
-    return paths
-
-
 def sheet_of_samples(dataset: PoseDataset, renderer: TargetRenderer) -> np.ndarray:
-    """The first training samples on one sheet, as ``write_previews`` draws them; (H, W, 3) BGR uint8."""
-    return contact_sheet(list(itertools.islice(_draw_samples(dataset, renderer), NUM_ON_SHEET)), columns=2)
+    """Draw the first training samples of a run with batches of one; (H, W, 3) BGR uint8.
 
-
-def _draw_samples(dataset: PoseDataset, renderer: TargetRenderer) -> Iterator[np.ndarray]:
-    """Draw the training samples of the first epoch, in the order of a run with batches of one."""
+    ``DataError`` if one cannot be read.
+    """
     from posenet.data.loader import TrainSampler
 
-    for [(epoch, index)] in TrainSampler(len(dataset), 1, dataset.seed):
+    drawings = []
+    for [(epoch, index)] in itertools.islice(TrainSampler(len(dataset), 1, dataset.seed), NUM_SAMPLES):
         record, _ = dataset.read_record(index)
         title = f"{record.file_name}, sample {index}, epoch {epoch}"
-        yield draw_training_sample(dataset.__getitems__([(epoch, index)]), renderer, title)
+        drawings.append(draw_training_sample(dataset[epoch, index], renderer, title))
+    return contact_sheet(drawings, columns=2)
 
 
 def draw_training_sample(batch: Batch, renderer: TargetRenderer, title: str) -> np.ndarray:
@@ -169,7 +152,7 @@ def draw_training_sample(batch: Batch, renderer: TargetRenderer, title: str) -> 
     return contact_sheet(tiles, columns=2, title=title)
 
 
-def draw_label_sheet(store: Store, title: str) -> np.ndarray:
+def draw_label_sheet(store: Store) -> np.ndarray:
     """Draw people of a store as they are annotated, with the names of their keypoints; (H, W, 3) BGR uint8.
 
     A person's left is blue and the right orange. ``DataError`` if the store has no labelled person.
@@ -184,7 +167,7 @@ def draw_label_sheet(store: Store, title: str) -> np.ndarray:
         box = record.people["box"][rows[image]]
         drawing = _draw_labels(record.decode_image(), record.joints[rows[image]], box, store.skeleton)
         tiles.append(label_tile(drawing, record.file_name, (LABELLED_SIZE, LABELLED_SIZE)))
-    return contact_sheet(tiles, 4, title)
+    return contact_sheet(tiles, 4)
 
 
 def _draw_labels(image: np.ndarray, joints: np.ndarray, box: np.ndarray, skeleton: Skeleton) -> np.ndarray:
