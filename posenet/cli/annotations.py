@@ -18,7 +18,6 @@ from typing import Any
 from posenet.annotations.coco import describe_counts, list_image_files
 from posenet.annotations.find_annotations import find_annotations
 from posenet.annotations.reader import read_annotation_file
-from posenet.annotations.skeleton_draft import COMMENTS, draft_skeleton
 from posenet.annotations.split import split_annotations
 from posenet.cli.main import print_message
 from posenet.cli.options import (
@@ -175,6 +174,8 @@ def _skeleton(args: argparse.Namespace) -> None:
     if str(args.source) == BUILT_IN or args.source.suffix.lower() == ".toml":
         skeleton = load_skeleton(args.source)
     else:
+        from posenet.annotations.skeleton_draft import COMMENTS, draft_skeleton  # a part that may be left out
+
         skeleton, comments = draft_skeleton(args.source, args.category), COMMENTS
     write_atomically(args.output, skeleton_to_toml(skeleton, comments).encode())
     if not is_standard_output(args.output):
