@@ -30,7 +30,6 @@ from posenet.annotations.skeleton_draft import COMMENTS, draft_skeleton
 from posenet.annotations.split import split_annotations
 from posenet.checkpoints.folder import CheckpointFolder, run_lock
 from posenet.data.build import build_store
-from posenet.data.store import Store
 from posenet.data.store_list import count_background
 from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.files import read_input, sha256_of, write_atomically
@@ -44,7 +43,7 @@ from posenet.skeleton import COCO, Skeleton, load_skeleton
 from posenet.skeleton.skeleton import list_names
 from posenet.skeleton.skeleton_file import BUILT_IN, skeleton_to_toml
 from posenet.training.inputs import RUNS_FOLDER, Experiment
-from posenet.visualization.sheets import draw_label_sheet
+from posenet.visualization.sheets import sheet_of_samples
 
 VALIDATION_SHARE = 0.1
 """Share of the images that is split off for validation."""
@@ -326,7 +325,7 @@ def _build(
     counts = [pluralize(store.num_images, "image"), skeleton.count(store.num_people), pluralize(len(store), "sample")]
     counts += [f"{count} {what}" for what, count in report.changed.items()]
     _log.info("Built %s: %s", output.name, ", ".join(counts))
-    lines = report.left_out()
+    lines = report.missing_lines()
     if num_background := count_background(store):
         text = store.skeleton.name_objects("images without annotations count as images without people")
         lines.append(f"{num_background} {text}; if they are not: --set data.background=0")
@@ -336,10 +335,14 @@ def _build(
 
 
 def show_labels(data: PreparedData, command: str) -> None:
-    """Draw the labels of prepared data, as labels.jpg; log what to correct and the command that goes on."""
+    """Draw samples of prepared data as labels.jpg; log what to correct and the command that goes on."""
+    from posenet.data.dataset import PoseDataset  # these import PyTorch
+    from posenet.data.targets import TargetRenderer
+
     sheet = data.folder / "labels.jpg"
-    with Store(data.folder / "data" / "train.h5") as store:
-        write_image(sheet, draw_label_sheet(store))
+    config = load_config(data.settings, data.overrides)
+    dataset = PoseDataset(data.folder / "data" / "train.h5", config.train.size)
+    write_image(sheet, sheet_of_samples(dataset, TargetRenderer.from_config(config)))
     _log.info("Labels: look at %s; left is blue, right is orange, the rest white", sheet)
     _log.info("Skeleton: correct %s if sides, parts or names are wrong", data.skeleton)
     _log.info("Next: %s", command)

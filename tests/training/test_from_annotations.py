@@ -343,19 +343,6 @@ def test_what_cannot_be_prepared_is_refused_in_one_line() -> None:
     assert not list(RUN.rglob("*.h5"))
 
 
-def test_validation_data_with_other_names_are_refused_before_anything_is_built(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    images, annotations = write_chairs(Path("second").absolute(), "more", 2, 2)
-    content = read_document(annotations)
-    content["categories"][0]["keypoints"] = [f"my {name}" for name in NAMES]
-    annotations.write_text(json.dumps(content))
-    options = {"val": annotations, "val_images": images, "images": "coco/photos"}
-    refused(lambda: prepare(**options), DataError, "no-such-keypoints")
-    assert any("no-such-keypoints" in message for message in caplog.messages)
-    assert not list(RUN.rglob("*.h5"))
-
-
 def test_wrong_folders_and_weights_are_refused_before_anything_is_built() -> None:
     for options, message in [
         ({"images": "fotos"}, "fotos"),
