@@ -267,10 +267,7 @@ def _read(source: _Source, skeleton: Skeleton | None, exif_frame: ExifFrame, war
     for adjustment in file.adjustments.sorted():
         level = {"contradiction": logging.ERROR, "derived": logging.INFO}.get(adjustment.kind, logging.WARNING)
         _log.log(level, "%s", adjustment)
-    if contradictions := file.adjustments.contradictions:
-        codes = ", ".join(adjustment.code for adjustment in contradictions)
-        lint = command_line("annotations", "lint", source.path, "--images", source.images)
-        raise DataError(f"{source.path} contradicts itself ({codes}); {lint} lists where")
+    file.adjustments.refuse(source.path)
     warnings += [f"{source.split}: {line}" for line in file.adjustments.report_lines()]
     _log.info("Read %s: %s", source.path.name, describe_counts(file.document))
     return file
@@ -291,14 +288,10 @@ def _draft(file: AnnotationFile) -> Skeleton:
 
 
 def _write_draft(skeleton: Skeleton, output: Path) -> None:
-    is_coco = skeleton == COCO
-    write_atomically(output, skeleton_to_toml(skeleton, {} if is_coco else COMMENTS).encode())
-    if is_coco:
-        _log.info("Skeleton: that of COCO")
-    else:
-        counts = pluralize(skeleton.num_keypoints, "keypoint"), pluralize(skeleton.num_parts, "part")
-        pairs = pluralize(len(skeleton.left_right), "pair of left and right", "pairs of left and right")
-        _log.info("Drafted %s: %s, %s, %s", output, *counts, pairs)
+    write_atomically(output, skeleton_to_toml(skeleton, {} if skeleton == COCO else COMMENTS).encode())
+    counts = pluralize(skeleton.num_keypoints, "keypoint"), pluralize(skeleton.num_parts, "part")
+    pairs = pluralize(len(skeleton.left_right), "pair of left and right", "pairs of left and right")
+    _log.info("Drafted %s: %s, %s, %s", output, *counts, pairs)
 
 
 def _split(file: AnnotationFile, folder: Path, skeleton: Skeleton) -> list[AnnotationFile]:
