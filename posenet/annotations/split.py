@@ -19,7 +19,6 @@ def split_annotations(
     shares: Sequence[float],
     folder: Path | None = None,
     usable: Collection[int] | None = None,
-    trained: Collection[Path] = (),
 ) -> list[AnnotationFile]:
     """Divide a file into parts with about these shares of its images.
 
@@ -29,7 +28,6 @@ def split_annotations(
     Args:
         folder: of the images; then copies of one file stay in the same part.
         usable: ids of the images that show people; None for all with labelled keypoints.
-        trained: files that stay in the first part, as a run has trained on them.
 
     Raises:
         DataError: a share is not above 0, they are not 1 together, an image cannot be read, or a part would be empty.
@@ -48,17 +46,13 @@ def split_annotations(
         raise DataError(
             f"{file.path} has keypoints in {pluralize(len(groups), 'image')}, too few for {len(shares)} parts"
         )
-    new = [group for group in groups if not any(paths[image_id] in trained for image_id in group)]
-    if len(new) < len(shares) - 1:
-        raise DataError(f"this run has trained on all images of {file.path}; name others to validate on: --val FILE")
-    ranked = sorted((min(_rank(names[image_id]) for image_id in group), group) for group in new)
+    ranked = sorted((min(_rank(names[image_id]) for image_id in group), group) for group in groups)
     part_of = dict.fromkeys(names, 0)
     start, end_rank = 0, 0.0
     for part in range(len(shares) - 1, 0, -1):
         end_rank += shares[part]
         end = max(sum(rank < end_rank for rank, _ in ranked), start + 1)
-        # Enough for the parts that follow and, in all images, for the first one.
-        end = min(end, len(ranked) - part + 1, len(groups) - part)
+        end = min(end, len(ranked) - part)  # enough for the parts that follow
         part_of |= {image_id: part for _, group in ranked[start:end] for image_id in group}
         start = end
     parts = np.array(list(part_of.values()))

@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> None:
         )
         _print_store(report.store)
         changes = (f"{pluralize(count, 'image')} {change}" for change, count in report.changed.items())
-        for line in (*report.left_out(), *report.adjustments.sorted(), *changes):
+        for line in (*report.missing_lines(), *report.adjustments.sorted(), *changes):
             print_message(to_single_line(str(line)))
     if is_inspected:
         _inspect(args, config, is_built)

@@ -72,13 +72,13 @@ class BuildReport:
     skipped: tuple[str, ...]  # one line for every unreadable image
     changed: Counter[str]  # stored images that differ from their files or annotations, by what was done
 
-    def left_out(self) -> list[str]:
+    def missing_lines(self) -> list[str]:
         """What the store lacks, one line each."""
-        lines = [f"{pluralize(count, 'image')} {reason}" for reason, count in self.without_sample.items()]
+        lines = [f"left out: {pluralize(count, 'image')} {reason}" for reason, count in self.without_sample.items()]
         if self.others:
             objects = self.store.skeleton.count(self.others.total())
             lines.append(f"{objects} without a sample of their own: {describe_others(self.others)}")
-        return [f"left out: {line}" for line in (*lines, *self.skipped)]
+        return lines + [f"left out: {line}" for line in self.skipped]
 
 
 def build_store(

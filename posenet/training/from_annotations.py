@@ -30,7 +30,6 @@ from posenet.annotations.skeleton_draft import COMMENTS, draft_skeleton
 from posenet.annotations.split import split_annotations
 from posenet.checkpoints.folder import CheckpointFolder, run_lock
 from posenet.data.build import build_store
-from posenet.data.store import Store
 from posenet.data.store_list import count_background
 from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.files import read_input, sha256_of, write_atomically
@@ -44,7 +43,7 @@ from posenet.skeleton import COCO, Skeleton, load_skeleton
 from posenet.skeleton.skeleton import list_names
 from posenet.skeleton.skeleton_file import BUILT_IN, skeleton_to_toml
 from posenet.training.inputs import RUNS_FOLDER, Experiment
-from posenet.visualization.sheets import draw_label_sheet
+from posenet.visualization.sheets import sheet_of_samples
 
 VALIDATION_SHARE = 0.1
 """Share of the images that is split off for validation."""
@@ -268,10 +267,7 @@ def _read(source: _Source, skeleton: Skeleton | None, exif_frame: ExifFrame, war
     for adjustment in file.adjustments.sorted():
         level = {"contradiction": logging.ERROR, "derived": logging.INFO}.get(adjustment.kind, logging.WARNING)
         _log.log(level, "%s", adjustment)
-    if contradictions := file.adjustments.contradictions:
-        codes = ", ".join(adjustment.code for adjustment in contradictions)
-        lint = command_line("annotations", "lint", source.path, "--images", source.images)
-        raise DataError(f"{source.path} contradicts itself ({codes}); {lint} lists where")
+    file.adjustments.refuse(source.path)
     warnings += [f"{source.split}: {line}" for line in file.adjustments.report_lines()]
     _log.info("Read %s: %s", source.path.name, describe_counts(file.document))
     return file
@@ -292,14 +288,10 @@ def _draft(file: AnnotationFile) -> Skeleton:
 
 
 def _write_draft(skeleton: Skeleton, output: Path) -> None:
-    is_coco = skeleton == COCO
-    write_atomically(output, skeleton_to_toml(skeleton, {} if is_coco else COMMENTS).encode())
-    if is_coco:
-        _log.info("Skeleton: that of COCO")
-    else:
-        counts = pluralize(skeleton.num_keypoints, "keypoint"), pluralize(skeleton.num_parts, "part")
-        pairs = pluralize(len(skeleton.left_right), "pair of left and right", "pairs of left and right")
-        _log.info("Drafted %s: %s, %s, %s", output, *counts, pairs)
+    write_atomically(output, skeleton_to_toml(skeleton, {} if skeleton == COCO else COMMENTS).encode())
+    counts = pluralize(skeleton.num_keypoints, "keypoint"), pluralize(skeleton.num_parts, "part")
+    pairs = pluralize(len(skeleton.left_right), "pair of left and right", "pairs of left and right")
+    _log.info("Drafted %s: %s, %s, %s", output, *counts, pairs)
 
 
 def _split(file: AnnotationFile, folder: Path, skeleton: Skeleton) -> list[AnnotationFile]:
@@ -326,7 +318,7 @@ def _build(
     counts = [pluralize(store.num_images, "image"), skeleton.count(store.num_people), pluralize(len(store), "sample")]
     counts += [f"{count} {what}" for what, count in report.changed.items()]
     _log.info("Built %s: %s", output.name, ", ".join(counts))
-    lines = report.left_out()
+    lines = report.missing_lines()
     if num_background := count_background(store):
         text = store.skeleton.name_objects("images without annotations count as images without people")
         lines.append(f"{num_background} {text}; if they are not: --set data.background=0")
@@ -336,10 +328,14 @@ def _build(
 
 
 def show_labels(data: PreparedData, command: str) -> None:
-    """Draw the labels of prepared data, as labels.jpg; log what to correct and the command that goes on."""
+    """Draw samples of prepared data as labels.jpg; log what to correct and the command that goes on."""
+    from posenet.data.dataset import PoseDataset  # these import PyTorch
+    from posenet.data.targets import TargetRenderer
+
     sheet = data.folder / "labels.jpg"
-    with Store(data.folder / "data" / "train.h5") as store:
-        write_image(sheet, draw_label_sheet(store))
+    config = load_config(data.settings, data.overrides)
+    dataset = PoseDataset(data.folder / "data" / "train.h5", config.train.size)
+    write_image(sheet, sheet_of_samples(dataset, TargetRenderer.from_config(config)))
     _log.info("Labels: look at %s; left is blue, right is orange, the rest white", sheet)
     _log.info("Skeleton: correct %s if sides, parts or names are wrong", data.skeleton)
     _log.info("Next: %s", command)

@@ -23,9 +23,7 @@ import pytest
 
 from posenet.annotations.outlines import encode_mask
 from posenet.data import store as store_module
-from posenet.data.build import build_store
 from posenet.data.store import (
-    RECORD_TYPE,
     TABLES,
     NewImage,
     Record,
@@ -36,7 +34,7 @@ from posenet.data.store import (
 )
 from posenet.errors import DataError
 from posenet.skeleton import COCO
-from tests.helpers.drawn_data import decode_masks, flip_bit, flip_bit_at, make_record, write_coco, write_store
+from tests.helpers.drawn_data import decode_masks, flip_bit, flip_bit_at, make_record, write_store
 
 
 def assert_same(found: Record, expected: Record) -> None:
@@ -78,17 +76,6 @@ def test_a_long_run_of_a_mask_and_a_name_that_is_not_utf_8_are_kept(tmp_path: Pa
         found = store.read_record(0)
     assert found.file_name == name
     np.testing.assert_array_equal(decode_masks(found)[0], mask)
-
-
-def test_the_columns_of_a_row_and_of_the_file_are_the_same(path: Path) -> None:
-    """Stores of version 0.5 have these columns in this order."""
-    with h5py.File(path) as file:
-        assert file["record"].dtype == RECORD_TYPE
-        assert file["record"].dtype.names == (
-            "image_id", "height", "width", "orientation", "num_people", "first_person", "image_start", "image_bytes",
-            "image_crc", "label_crc", "label_start", "mask_all_bytes", "mask_miss_bytes",
-        )  # fmt: skip
-        assert file.attrs["schema"] == 6 and "original" not in file
 
 
 def test_systems_without_pread_read_too(path: Path, records: list[Record], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,11 +162,6 @@ def edit(change: Callable[[h5py.File], Any]) -> Callable[[Path], Any]:
     return apply
 
 
-def link_elsewhere(file: h5py.File) -> None:
-    del file["person"]
-    file["person"] = h5py.ExternalLink("elsewhere.h5", "person")
-
-
 def huge_table(file: h5py.File) -> None:
     del file["sample"]
     file.create_dataset("sample", (2**50, 2), np.int64, chunks=(4, 2))
@@ -203,7 +185,6 @@ OTHER_FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "newer schema": (edit(lambda file: file.attrs.update(schema=99)), "schema 99 .* or update posenet"),
     "older schema": (edit(lambda file: file.attrs.update(schema=5)), "schema 5 .*tiny.h5 --overwrite"),
     "group for an array": (edit(lambda file: (file.pop("record"), file.create_group("record"))), "cannot be used"),
-    "external link": (edit(link_elsewhere), "cannot be used as a store"),
     "larger than memory": (edit(huge_table), "cannot be used as a store"),
 }  # fmt: skip
 
@@ -353,9 +334,3 @@ class TestStatistics:
         ]
         assert all(line[1:] == "28.6% labelled, 50.0% of these visible".split() for line in sizes[5:])
         assert [line[0] for line in sizes[5:]] == list(COCO.keypoints)
-
-    def test_a_store_without_annotations_has_no_statistics_of_people(self, tmp_path: Path) -> None:
-        build_store(write_coco(tmp_path)[0], None, tmp_path / "a.h5", workers=1, progress=False)
-        with Store(tmp_path / "a.h5") as store:
-            lines = list(compute_statistics(store))
-        assert len(lines) == 5 and lines[-1].split() == ["people", "in", "an", "image", *["0.0"] * 5]
