@@ -32,27 +32,57 @@ _log = logging.getLogger(__name__)
 
 
 class CheckpointFolder:
-    """The checkpoints of one run: ``step-N.pth``, ``last.pth`` and ``best.pth``.
+    """The checkpoints of one run: ``step-N.pth``, ``last.pth`` and ``best.pth``, and when they are written.
 
     ``last`` and ``best`` are hard links to numbered files, so they need no disk space until those are deleted. The
-    first save creates the folder. Only the ``keep`` newest numbered checkpoints are kept.
+    first save creates the folder. Only the newest numbered checkpoints are kept.
     """
 
-    def __init__(self, path: Path, keep: int = CheckpointConfig.keep) -> None:
+    def __init__(self, path: Path, settings: CheckpointConfig | None = None) -> None:
         self.path = path
-        self.keep = keep
+        self.settings = settings or CheckpointConfig()
         self.last = path / "last.pth"
         self.best = path / "best.pth"
+        self.saved_step = 0  # the step of the newest checkpoint
+        self._saved_at = time.monotonic()
+        self._failure = ""  # why the newest checkpoint could not be written
 
     def has_checkpoints(self) -> bool:
         """Whether the folder contains any checkpoint."""
         return any(self.path.glob("*.pth"))
 
-    def save(self, state: Mapping[str, Any], step: int, best: bool = False) -> None:
-        """Write the checkpoint after ``step``; link ``best.pth``, if ``best``, and ``last.pth`` to it; delete old ones.
+    def is_due(self, step: int) -> bool:
+        """Whether a checkpoint is due after the run's ``step``-th step."""
+        if step == self.saved_step:
+            return False
+        every_steps, every_seconds = self.settings.every_steps, 60 * self.settings.every_minutes
+        if every_steps and step % every_steps == 0:
+            return True
+        return bool(every_seconds) and time.monotonic() - self._saved_at >= every_seconds
 
-        ``CheckpointError`` or ``OSError`` if it cannot be written; older ones are intact.
+    def save(self, state: Mapping[str, Any], step: int, best: bool = False) -> bool:
+        """Write the checkpoint after ``step``, link ``best.pth``, if ``best``, and ``last.pth`` to it, delete old ones.
+
+        Return whether that succeeded. A failure is a warning: training continues.
         """
+        self._failure = ""
+        try:
+            self._save(copy_to_host(state), step, best)
+        except Exception as error:  # such as a full disk or too little memory: the next one may succeed
+            self._failure = str(error) or repr(error)  # a MemoryError has no text
+            _log.warning("step %d is not saved, training continues: %s", step, self._failure)
+        self.saved_step = step
+        self._saved_at = time.monotonic()
+        return not self._failure
+
+    def require_saved(self) -> None:
+        """Raise ``CheckpointError`` if the newest checkpoint could not be written."""
+        if self._failure:
+            raise CheckpointError(
+                f"the last step of the run is not saved; resuming continues from an earlier one: {self._failure}"
+            )
+
+    def _save(self, state: Mapping[str, Any], step: int, best: bool) -> None:
         if self.path.is_dir():
             numbers = {path.name.split(".")[1] for path in self.path.glob(".step-*.pth.*.tmp")}
             remove_leftovers(self.last, self.best, *(self.path / f"{number}.pth" for number in numbers))
@@ -61,7 +91,7 @@ class CheckpointFolder:
         if best:
             _link(self.best, numbered)
         _link(self.last, numbered)  # last of all: a run that is killed before this repeats the step with its best.pth
-        for old in self.history(step)[self.keep :]:
+        for old in self.history(step)[self.settings.keep :]:
             old.unlink(missing_ok=True)
 
     def history(self, last_step: int | None = None) -> list[Path]:
@@ -113,45 +143,6 @@ def _link(name: Path, target: Path) -> None:
             shutil.copyfile(target, temporary)
 
 
-class CheckpointWriter:
-    """Writes the checkpoints of a run. If one cannot be written, a warning is logged and training continues."""
-
-    def __init__(self, folder: CheckpointFolder, settings: CheckpointConfig) -> None:
-        self.folder = folder
-        self.every_steps = settings.every_steps
-        self.every_seconds = 60 * settings.every_minutes
-        self.saved_step = 0  # the step of the newest checkpoint
-        self._failure = ""  # why the newest checkpoint could not be written
-        self._saved_at = time.monotonic()
-
-    def is_due(self, step: int) -> bool:
-        """Whether a checkpoint is due after the run's ``step``-th step."""
-        if step == self.saved_step:
-            return False
-        if self.every_steps and step % self.every_steps == 0:
-            return True
-        return bool(self.every_seconds) and time.monotonic() - self._saved_at >= self.every_seconds
-
-    def save(self, state: Mapping[str, Any], step: int, best: bool = False) -> bool:
-        """Write ``state`` as the checkpoint after ``step``; return whether that succeeded."""
-        self._failure = ""
-        try:
-            self.folder.save(copy_to_host(state), step, best)
-        except Exception as error:  # such as a full disk or too little memory: the next one may succeed
-            self._failure = str(error) or repr(error)  # a MemoryError has no text
-            _log.warning("step %d is not saved, training continues: %s", step, self._failure)
-        self.saved_step = step
-        self._saved_at = time.monotonic()
-        return not self._failure
-
-    def finish(self) -> None:
-        """Raise ``CheckpointError`` if the newest checkpoint could not be written."""
-        if self._failure:
-            raise CheckpointError(
-                f"the last step of the run is not saved; resuming continues from an earlier one: {self._failure}"
-            )
-
-
 def copy_to_host(value: Any) -> Any:
     """A deep copy in host memory, so that a checkpoint can be read where the device is missing."""
     import torch
@@ -175,40 +166,22 @@ def run_lock(folder: Path) -> Iterator[None]:
             f"cannot create the folder {folder} ({error.strerror}); choose another one with --set checkpoint.path=DIR"
         ) from error
     lock = FileLock(folder / LOCK_FILE)
-    in_use = f"{folder} is in use by another process"
     try:
-        with contextlib.suppress(Timeout):
-            lock.acquire(timeout=0)
-        if not lock.is_locked:
-            _log.info("%s; waiting %g s for it to end", in_use, LOCK_SECONDS)
-            lock.acquire(timeout=LOCK_SECONDS)
+        lock.acquire(timeout=LOCK_SECONDS)
     except Timeout as error:
-        raise CheckpointError(f"{in_use}; wait until that has ended, or give --set checkpoint.path=DIR") from error
+        raise CheckpointError(
+            f"{folder} is in use by another process; wait until that has ended, or give --set checkpoint.path=DIR"
+        ) from error
     try:
         yield
     finally:
         lock.release()
 
 
-class RunStatusFile:
-    """The status of a run, a word in a file of its folder: running within this context, then one of the others.
+def write_status(folder: Path, status: RunStatus) -> None:
+    """Write the status of a run, a word in a file of its folder.
 
     Scripts read it, because torchrun turns every exit status into 0 or 1, and srun reports the highest of all tasks.
     """
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / STATUS_FILE
-        self.final: RunStatus = "finished"  # the status after the context, unless that ends with an error
-
-    def __enter__(self) -> RunStatusFile:
-        self._write("running")
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            self.final = "stopped" if issubclass(kind, KeyboardInterrupt) else "failed"
-        self._write(self.final)
-
-    def _write(self, status: RunStatus) -> None:
-        with contextlib.suppress(OSError):  # as on a full disk: training goes on without it
-            write_atomically(self.path, f"{status}\n".encode())
+    with contextlib.suppress(OSError):  # as on a full disk: training goes on without it
+        write_atomically(folder / STATUS_FILE, f"{status}\n".encode())

@@ -8,8 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posenet.cli.options import (
@@ -21,11 +19,7 @@ from posenet.cli.options import (
     non_negative_int,
 )
 from posenet.cli.processes import add_local_rank, refuse_launcher, was_started_by_us
-from posenet.devices.ranks import is_restarted
 from posenet.devices.signals import STOPPED_STATUS
-from posenet.errors import ConfigError
-from posenet.messages import command_line
-from posenet.training.inputs import check_before_start
 
 if TYPE_CHECKING:
     from posenet.devices.parallel import Runtime
@@ -42,8 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the annotations and the flags of every training tool."""
     group = parser.add_argument_group("annotations, in place of data.train")
     add = group.add_argument
-    text = "data.yaml (YOLO-pose), .json (COCO keypoints or Label Studio), or a folder with one; they are checked and "
-    text += "built into the run's folder, and the best checkpoint is evaluated; the same command continues the run"
+    text = (
+        "data.yaml (YOLO-pose), .json (COCO keypoints or Label Studio), or a folder with one (posenet docs custom_data)"
+    )
     add("data", nargs="?", metavar="ANNOTATIONS", help=text)
     add("--images", metavar="DIR", help="folder of the images; by default, looked for beside the annotations")
     text = "annotations for validation; by default, those of the data set, or a split"
@@ -54,8 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config_options(parser)
 
     group = parser.add_argument_group("run")
-    text = "continue from this checkpoint or run folder; without PATH, from the newest intact checkpoint of the run's "
-    text += "folder, or start a new run if it contains none (default: start a new run)"
+    text = "continue from this checkpoint or run folder; without PATH, from the newest intact one of the run's folder"
     group.add_argument("-r", "--resume", nargs="?", default=False, const=True, metavar="PATH", help=text)
     text = "folder of the run (checkpoint.path; default: checkpoints/NAME of the experiment)"
     group.add_argument("-p", "--checkpoint-path", dest="checkpoint.path", metavar="DIR", help=text)
@@ -82,8 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "precision of the network; off is float32, auto and --amp alone choose for the device"
     add_setting(precision, "--amp", "train.amp", text, choices=PRECISIONS, nargs="?", const="auto")
     precision.add_argument("--opt-level", choices=APEX_OPT_LEVELS, help=argparse.SUPPRESS)
-    text = "fixed loss scale for fp16; 0 and dynamic adapt it"
-    add_setting(group, "--loss-scale", "train.loss_scale", text, type=_loss_scale)
+    add_setting(group, "--loss-scale", "train.loss_scale", "fixed loss scale for fp16; 0 adapts it")
     add_setting(group, "--sync-bn", "parallel.sync_bn", "BatchNorm statistics over all processes")
     add_local_rank(group)
 
@@ -91,44 +84,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train on one device; return the exit status."""
     refuse_launcher(ONE_RUN)
-    check_flags(args)
     return train_with_flags(args, None)
 
 
-def check_flags(args: argparse.Namespace) -> None:
-    """Refuse missing annotations, and wrong settings and missing files of a new run, before PyTorch is imported."""
-    if args.data is not None:
-        if not isinstance(args.resume, bool):  # before --nproc prepares the data, maybe for long
-            raise ConfigError("with annotations, a run continues in its folder; leave out --resume PATH")
-        from posenet.annotations.find_annotations import find_annotations
-
-        find_annotations(Path(args.data), None if args.val is None else Path(args.val))
-        return
-    for flag in ("images", "val", "val_images", "prepare"):
-        if getattr(args, flag):
-            name = flag.replace("_", "-")
-            raise ConfigError(f"--{name} belongs to annotations; give these: posenet train data.yaml")
-    # A run that continues has the settings in its checkpoint.
-    if args.resume is False and not is_restarted(os.environ):
-        check_before_start(args.config, _overrides(args))
-
-
 def prepare_annotations(args: argparse.Namespace) -> None:
-    """Prepare the data of the annotations; the training then finds the stores up to date. Draw them with --prepare."""
-    from posenet.training.from_annotations import prepare, show_labels
+    """Prepare the data of the annotations; the training then finds the stores up to date."""
+    from posenet.training.from_annotations import prepare
 
     sources = {"images": args.images, "val": args.val, "val_images": args.val_images}
-    data = prepare(args.data, _overrides(args), experiment=args.config, **sources)
-    if args.prepare:
-        show_labels(data, command_line(*(word for word in args.command if word != "--prepare")))
+    prepare(args.data, _overrides(args), experiment=args.config, **sources)
 
 
 def train_with_flags(args: argparse.Namespace, runtime: Runtime | None) -> int:
     """Train as the flags say; return the exit status, ``STOPPED_STATUS`` if a signal has stopped the run."""
-    if args.prepare:
-        if not was_started_by_us():
-            prepare_annotations(args)
-        return 0
     from posenet.training.train import train
 
     if args.opt_level:
@@ -143,6 +111,7 @@ def train_with_flags(args: argparse.Namespace, runtime: Runtime | None) -> int:
         images=args.images,
         val=args.val,
         val_images=args.val_images,
+        prepare=args.prepare,
         resume=args.resume,
         warmup=bool(args.warmup),
         max_steps=args.max_steps,
@@ -162,11 +131,3 @@ def _overrides(args: argparse.Namespace) -> list[str]:
         values["optim.warmup_epochs"] = 0
     # Strings, numbers and lists in JSON are valid TOML too.
     return [*args.overrides, *(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items())]
-
-
-def _loss_scale(text: str) -> float:
-    """Argument type: a fixed loss scale; 0 for "dynamic", Apex's word."""
-    try:
-        return 0.0 if text == "dynamic" else float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor dynamic") from None

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import argparse
 
-from posenet.checkpoints.named import NAMED_WEIGHTS, cached_path, fetch_weights, find_weights
+from posenet.checkpoints.named import NAMED_WEIGHTS, cached_path, find_weights
 from posenet.cli.main import print_message
 from posenet.cli.options import (
     CHECKPOINT_HELP,
     add_config_options,
     add_overwrite_option,
     add_quiet_option,
-    input_files,
     requested_config,
 )
-from posenet.errors import ConfigError
-from posenet.files import check_outputs
 from posenet.messages import pluralize, to_single_line
 
 
@@ -52,16 +49,12 @@ def run(args: argparse.Namespace) -> None:
             print_message(f"    file     {path}{'' if path.is_file() else ' (not downloaded)'}")
     elif args.action == "fetch":
         for name in args.names:
-            if name not in NAMED_WEIGHTS:
-                raise ConfigError(f"{name} is not the name of published weights; known: {', '.join(NAMED_WEIGHTS)}")
-        for name in args.names:
-            print_message(f"{name} is in {fetch_weights(name)}")
+            print_message(f"{name} is in {find_weights(name)}")
     else:
         _convert(args)
 
 
 def _convert(args: argparse.Namespace) -> None:
-    check_outputs([args.output], input_files(args), overwrite=args.overwrite)
     find_weights(args.weights)
     # The conversions import PyTorch, which the other actions do not need, and nor does a missing file.
     from posenet.checkpoints.weights import export_weights, import_weights

@@ -1,41 +1,35 @@
 """What a run is made from: its settings, folder and data; what of it is refused, and what tells two runs apart.
 
-An *experiment* is what a user gives: the name or path of a TOML file, a ``Config``, or None for the defaults. Importing
-this module does not import PyTorch, so that the command line answers a mistyped setting or a missing file at once.
+An *experiment* is what a user gives: the name or path of a TOML file, a ``Config``, or None for the defaults.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import logging
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import posenet
 from posenet.annotations.coco import CocoImage
-from posenet.annotations.people import Split
 from posenet.checkpoints.named import find_weights
 from posenet.data.store_list import (
     StoreList,
-    count_background,
     describe_content,
     find_shared_images,
     find_stored_files,
     open_data_sets,
-    require_store_files,
 )
 from posenet.devices.ranks import Ranks
 from posenet.errors import ConfigError, DataError
 from posenet.extensions import digest_of_code
+from posenet.files import sha256_of
 from posenet.messages import truncate_for_message
 from posenet.settings import Config, DataSetConfig, DataSets, config_to_dict, load_config
-from posenet.settings.reading import DATA_KEYS, TRAINING_CODE_KEYS, named_experiment
+from posenet.settings.reading import DATA_KEYS, TRAINING_CODE_KEYS
 
 RUNS_FOLDER = Path("checkpoints")  # parent of the default folder of a run
 HOST_SETTINGS = frozenset({"data.workers", "train.device"})
@@ -45,12 +39,6 @@ PATH_SETTINGS = frozenset({*(f"data.{key}" for key in DATA_KEYS), "train.weights
 
 The initial weights are not compared, because all ranks start from those of rank 0. Images for the AP are not compared.
 """
-LOSS_INPUTS = (
-    *("model.", "augment.", "targets.", "loss.", "distill.", "the code of "),
-    *("data.train", "data.framing", "data.background", "data.transform", "data.exif_frame"),
-    *("train.input_size", "train.batch_size", "train.amp", "train.freeze", "train.teacher", "optim.accumulate"),
-)
-"""Beginnings of the names of inputs on which the size of losses depends: the network, the data, the loss, the step."""
 MAX_NAMED_DIFFERENCES = 5
 
 Experiment = Config | str | Path | None  # see above
@@ -62,56 +50,18 @@ _SEPARATE_SPLITS = (
 _log = logging.getLogger(__name__)
 
 
-def check_before_start(experiment: Experiment, overrides: Sequence[str]) -> None:
-    """Refuse, without PyTorch, a new run with wrong settings or missing files; ``train`` itself checks more.
-
-    ``ConfigError`` if the settings are not valid or name no data; ``DataError`` or ``CheckpointError`` if a store or
-    weights are missing.
-    """
-    config = load_config(experiment, overrides)
-    try:
-        _require_data(config)
-    except DataError as error:
-        name = named_experiment(experiment)
-        if name and load_config(name).data.train == config.data.train:
-            how = f"the first lines of posenet config {name} say how"
-            raise DataError(f"{error}; {how}, or name your own with --set data.train=FILE.h5") from error
-        raise
-    for path in filter(None, (config.train.weights, config.train.teacher)):
-        find_weights(path)
-
-
-def _require_data(config: Config) -> None:
-    if not config.data.train:
-        raise ConfigError(
-            "data.train is not set; give annotations, as in posenet train data.yaml, or set a store that posenet "
-            "build-hdf5 has built, in the experiment file or with --set data.train=FILE.h5"
-        )
-    require_store_files(config.data.train)
-    require_store_files(config.data.val)
-
-
 def folder_of_run(experiment: Experiment, overrides: Sequence[str], resume: bool | str | Path) -> Path:
     """The folder of a run: where it is set, else that of the checkpoint to resume, else one named after the experiment.
 
     It is known before the checkpoint is read, so that the folder can be locked first.
     """
-    if isinstance(resume, bool):
-        return Path(config_of_new_run(experiment, overrides).checkpoint.path)
-    # Other overrides may be valid only for the settings in the checkpoint.
-    paths = [pair for pair in overrides if pair.partition("=")[0].strip() == "checkpoint.path"]
-    if path := load_config(experiment, paths).checkpoint.path:
+    if not isinstance(resume, bool):  # other overrides may be valid only for the settings in the checkpoint
+        overrides = [pair for pair in overrides if pair.partition("=")[0].strip() == "checkpoint.path"]
+    if path := load_config(experiment, overrides).checkpoint.path:
         return Path(path)
-    return Path(resume) if Path(resume).is_dir() else Path(resume).parent
-
-
-def config_of_new_run(experiment: Experiment, overrides: Sequence[str]) -> Config:
-    """The settings, with a folder."""
-    config = load_config(experiment, overrides)
-    if config.checkpoint.path:
-        return config
-    name = Path(experiment).stem if isinstance(experiment, (str, Path)) else "run"
-    return with_settings(config, "checkpoint", path=str(RUNS_FOLDER / name))
+    if not isinstance(resume, bool):
+        return Path(resume) if Path(resume).is_dir() else Path(resume).parent
+    return RUNS_FOLDER / (Path(experiment).stem if isinstance(experiment, (str, Path)) else "run")
 
 
 def with_settings(config: Config, section: str, **values: Any) -> Config:
@@ -128,16 +78,22 @@ def open_train_data(config: Config) -> StoreList:
     ``ConfigError`` if none are configured; ``DataError`` if a store is unusable or shows nobody, or if neither labels
     nor a teacher supervise some images or keypoints.
     """
-    _require_data(config)
     data, has_teacher = config.data, bool(config.train.teacher)
-    teach = "which only a teacher supervises; set train.teacher to a trained network (posenet docs training)"
-    stores = _open_stores(config, "train", "" if has_teacher else teach)
-    if len(stores.sets) > 1 or stores.sets[0].mapping is not None:
-        _check_and_describe(stores, data.framing, has_teacher)
-    if num_background := count_background(stores):
-        per_epoch = stores.sample_counts(data.framing, data.background)[-1].per_epoch
-        text = "Images without %s: %d, %d of them per epoch (data.background)"
-        _log.info(text, stores.skeleton.people, num_background, per_epoch)
+    if not data.train:
+        raise ConfigError(
+            "data.train is not set; give annotations, as in posenet train data.yaml, or set a store that posenet "
+            "build-hdf5 has built, in the experiment file or with --set data.train=FILE.h5"
+        )
+    stores = _open_stores(config, "train", needs_labels=not has_teacher)
+    unsupervised = [] if has_teacher else stores.never_supervised()
+    if keypoints := [name for name in unsupervised if name in stores.skeleton.keypoints]:
+        raise DataError(
+            f"no data set of data.train annotates {', '.join(keypoints)} of model.skeleton; add a set that does, or "
+            "train a skeleton without it"
+        )
+    if unsupervised:
+        parts = ", ".join(unsupervised)
+        _log.warning("no data set annotates both ends of %s, so these body parts are not learned", parts)
     return stores
 
 
@@ -149,8 +105,7 @@ def open_val_data(config: Config, train: StoreList) -> StoreList | None:
     data = config.data
     if not data.val:
         return None
-    unlabelled = "but validation needs labels; leave out data.val, or build it with annotations"
-    stores = _open_stores(config, "val", unlabelled)
+    stores = _open_stores(config, "val", needs_labels=True)
     shared = find_shared_images(stores, train)
     if len(shared) and not data.allow_overlap:
         raise DataError(
@@ -160,16 +115,17 @@ def open_val_data(config: Config, train: StoreList) -> StoreList | None:
     return stores
 
 
-def _open_stores(config: Config, key: str, remedy_for_unlabelled: str) -> StoreList:
-    """The stores of ``data.train`` or ``data.val``, which show people, and have labels where there is a remedy."""
+def _open_stores(config: Config, key: str, needs_labels: bool) -> StoreList:
+    """The stores of ``data.train`` or ``data.val``, which show people."""
     paths = getattr(config.data, key)
     stores = open_data_sets(paths, config.model.skeleton)
     if not len(stores):  # background images alone, whose loss would be nearly 0
-        contents = stores.skeleton.name_objects("only images without people; name a store with people too")
-        raise DataError(f'{describe_paths(paths)} contains {contents}: data.{key} = ["annotated.h5", "background.h5"]')
-    if stores.num_unlabelled and remedy_for_unlabelled:
-        count = stores.num_unlabelled
-        raise DataError(f"{describe_paths(paths)} contains {count} images without annotations, {remedy_for_unlabelled}")
+        raise DataError(f"{describe_paths(paths)} shows no {stores.skeleton.people}; name a store with some too")
+    if stores.num_unlabelled and needs_labels:
+        raise DataError(
+            f"{describe_paths(paths)} contains {stores.num_unlabelled} images without annotations; build it with some, "
+            "or let a teacher supervise the training (train.teacher)"
+        )
     return stores
 
 
@@ -184,28 +140,6 @@ def refuse_trained_images(config: Config, train: StoreList, images: Sequence[Coc
         )
 
 
-def _check_and_describe(stores: StoreList, framing: str, has_teacher: bool) -> None:
-    """Log what every data set contributes; ``DataError`` if neither a set nor a teacher supervises some keypoint."""
-    unsupervised = [] if has_teacher else stores.never_supervised()
-    keypoints = [name for name in unsupervised if name in stores.skeleton.keypoints]
-    if keypoints:
-        raise DataError(
-            f"no data set of data.train annotates {', '.join(keypoints)} of model.skeleton; add a set that does, or "
-            "train a skeleton without it"
-        )
-    supervision = "taught by the teacher" if has_teacher else "not supervised"
-    for data_set, (size, per_epoch) in zip(stores.sets, stores.sample_counts(framing)):
-        facts = f"{size} samples, {per_epoch} of them per epoch"
-        if data_set.mapping and data_set.mapping.missing:
-            facts += f"; {supervision}: {', '.join(data_set.mapping.missing)}"
-        if data_set.mapping and data_set.mapping.ignored:
-            facts += f"; ignored, not in model.skeleton: {', '.join(data_set.mapping.ignored)}"
-        _log.info("Data set %s: %s", data_set.name, facts)
-    if unsupervised:
-        parts = ", ".join(unsupervised)
-        _log.warning("no data set annotates both ends of %s, so these body parts are not learned", parts)
-
-
 def describe_paths(setting: DataSets) -> str:
     """The files of ``data.train`` or ``data.val`` in a message."""
     items = [setting] if isinstance(setting, str) else setting
@@ -215,30 +149,19 @@ def describe_paths(setting: DataSets) -> str:
 # What tells runs apart
 
 
-def describe_contents(
-    config: Config, train: StoreList, val: StoreList | None, split: Split | None, teacher: str | None
-) -> dict[str, Any]:
+def describe_contents(config: Config, train: StoreList, val: StoreList | None, has_ap: bool) -> dict[str, Any]:
     """The contents of the data, the teacher and the user's code by setting: equal texts mean equal contents.
 
-    An AP is computed from the ``split``; ``teacher`` is the digest of its file. The code is imported already. Ids of
-    validation images do not count: an import numbers all images anew when one is added.
+    The annotations for the AP count if there is one. The user's code is imported already.
     """
     weights = [data_set.weight for data_set in train.sets]
     contents = {"data.train": describe_content(train) + (f" and the weights {weights}" if len(weights) > 1 else "")}
     if val is not None:
-        digest = hashlib.sha256()
-        for store in (data_set.store for data_set in val.sets):
-            rows = np.stack([store.image_keys, store.records["label_crc"].astype(np.uint64)], axis=1)
-            digest.update(rows[np.lexsort(rows.T)].tobytes())
-        contents["data.val"] = f"{val.num_images} images and {len(val)} samples with the digest {digest.hexdigest()}"
-    if split is not None:
-        names = {image.id: image.file_name for image in split.images}
-        labels = ("keypoints", "bbox", "area", "iscrowd")
-        people = sorted([names[entry["image_id"]], *(entry[label] for label in labels)] for entry in split.people)
-        content = json.dumps([sorted(names.values()), people]).encode()
-        contents["data.val_annotations"] = hashlib.sha256(content).hexdigest()
-    if teacher is not None:
-        contents["train.teacher"] = teacher
+        contents["data.val"] = describe_content(val)
+    if has_ap:
+        contents["data.val_annotations"] = sha256_of(Path(config.data.val_annotations))
+    if config.train.teacher:
+        contents["train.teacher"] = sha256_of(find_weights(config.train.teacher))
     for section, _, key in (setting.partition(".") for setting in TRAINING_CODE_KEYS):
         if name := getattr(getattr(config, section), key):
             contents[f"the code of {section}.{key}"] = f"{name} with the digest {digest_of_code(name)}"
@@ -254,12 +177,6 @@ def describe_inputs(config: Config, contents: Mapping[str, Any]) -> dict[str, An
             if name not in HOST_SETTINGS:
                 values.setdefault(name, bool(value) if name in PATH_SETTINGS else value)
     return values
-
-
-def loss_inputs(config: Config, contents: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs on which the size of losses depends, other than the weights."""
-    inputs = describe_inputs(config, contents)
-    return {name: value for name, value in inputs.items() if name.startswith(LOSS_INPUTS)}
 
 
 def require_same_run(ranks: Ranks, inputs: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,10 +22,10 @@ from posenet.checkpoints.weights import (
     require_usable_weights,
 )
 from posenet.errors import CheckpointError, ConfigError
-from posenet.messages import is_out_of_memory, pluralize, truncate_for_message
+from posenet.messages import is_out_of_memory, truncate_for_message
 from posenet.settings import Config, config_differences, config_to_dict, load_config
 from posenet.settings.earlier import require_same_constants
-from posenet.training.inputs import Experiment, config_of_new_run, loss_inputs, with_settings
+from posenet.training.inputs import Experiment, describe_inputs, with_settings
 from posenet.training.optimizer import names_to_freeze, restore_optimizer
 
 if TYPE_CHECKING:
@@ -50,8 +50,6 @@ class Progress:
     best: float = -math.inf  # best score so far; greater is better
     stale: int = 0  # scores since the best one
     best_kind: str = ""  # kind of the score: "AP" or "val_loss"
-    best_loss: float = math.inf  # validation loss of the epoch with the best score, which decides between equal ones
-    resumed: str = ""  # the checkpoint or folder that the command names to continue from
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -88,13 +86,13 @@ class Progress:
         self.loss_sum = 0.0
 
     def forget_scores(self) -> None:
-        self.best, self.best_loss, self.best_kind, self.stale = -math.inf, math.inf, "", 0
+        self.best, self.best_kind, self.stale = -math.inf, "", 0
 
-    def record_score(self, kind: str, value: float | None, val_loss: float | None = None) -> bool:
+    def record_score(self, kind: str, value: float | None) -> bool:
         """Record the score of an epoch, None if there is none; return whether the epoch is the best so far.
 
         A ``kind`` is "AP", which should be high, or "val_loss", which should be low. Of epochs with the same score, the
-        one with the lowest validation loss is the best, but it does not count as a better score.
+        last is the best, but it does not count as a better score.
         """
         if kind != self.best_kind:
             self.forget_scores()
@@ -102,26 +100,11 @@ class Progress:
         if value is None:
             return False
         score = -value if kind == "val_loss" else value
-        loss = math.inf if val_loss is None or math.isnan(val_loss) else val_loss
-        is_better = score > self.best
-        is_best = is_better or (score == self.best and loss < self.best_loss)
-        self.stale = 0 if is_better else self.stale + 1
+        self.stale = 0 if score > self.best else self.stale + 1
+        is_best = score >= self.best
         if is_best:
-            self.best, self.best_loss = score, loss
+            self.best = score
         return is_best
-
-    def rescale_epoch(self, old_steps: int, new_steps: int) -> None:
-        """Keep the completed share of an epoch that has another number of steps now.
-
-        ``ValueError`` if more steps are done than the epoch had.
-        """
-        if type(old_steps) is not int or not self.step <= old_steps:
-            raise ValueError(f"step {self.step} of an epoch of {truncate_for_message(old_steps)} steps")
-        if old_steps != new_steps:
-            new_step = self.step * new_steps // old_steps
-            message = "An epoch had %d steps and now has %d: step %d of it becomes step %d"
-            _log.info(message, old_steps, new_steps, self.step, new_step)
-            self.step = new_step
 
 
 def find_checkpoint(folder: Path, resume: bool | str | Path, restarted: bool = False) -> Checkpoint | None:
@@ -135,13 +118,9 @@ def find_checkpoint(folder: Path, resume: bool | str | Path, restarted: bool = F
     found = None
     if restarted:
         _log.info("The launcher has started the run again: resuming from its newest checkpoint, if it has saved one")
-        found = own.newest_intact(lambda state: _has_resumed(state, resume))
-    if found is None and resume is True:
+    if restarted or resume is True:
         found = own.newest_intact()
-        if found is None:
-            remedy = "to resume another one, use --resume FOLDER/last.pth"
-            _log.info("%s contains no checkpoint: starting a new run; %s", folder, remedy)
-    elif found is None and not isinstance(resume, bool):
+    if found is None and not isinstance(resume, bool):
         path = Path(resume)
         found = CheckpointFolder(path).newest_intact() if path.is_dir() else (path, read_checkpoint(path))
         if found is None:
@@ -154,26 +133,17 @@ def find_checkpoint(folder: Path, resume: bool | str | Path, restarted: bool = F
                 f"{folder} already contains a run; continue it with --resume, or choose another folder with "
                 "--set checkpoint.path=DIR"
             )
+        if resume:
+            _log.info("%s contains no checkpoint: starting a new run", folder)
         return None
     path, state = found
-    for key in ("model", "optimizer", "scaler", "guard", "progress", "steps_per_epoch", "config"):
-        if key not in state or (key == "config" and not isinstance(state[key], dict)):
-            raise CheckpointError(
-                f"{path} contains no run to resume (no {key}); fine-tune from it with --set train.weights=FILE"
-            )
+    if "optimizer" not in state or not isinstance(state.get("config"), dict):
+        raise CheckpointError(f"{path} contains no run to resume; fine-tune from it with --set train.weights=FILE")
     if path.parent.resolve() != folder.resolve() and own.has_checkpoints():
         raise CheckpointError(
             f"{folder} contains another run than {path}; choose another folder with --set checkpoint.path=DIR"
         )
     return found
-
-
-def _has_resumed(state: Mapping[str, Any], resume: bool | str | Path) -> bool:
-    """Whether a checkpoint was saved by a run that has continued from what ``resume`` names."""
-    progress = state.get("progress")
-    if isinstance(resume, bool) or not isinstance(progress, Mapping):
-        return True
-    return bool(progress.get("resumed", str(resume)) == str(resume))  # a version before 0.7 does not say it
 
 
 def config_of_run(
@@ -189,12 +159,10 @@ def config_of_run(
         ConfigError: the settings are not valid, or of another skeleton.
     """
     if checkpoint is None:
-        return config_of_new_run(experiment, overrides)
+        return with_settings(load_config(experiment, overrides), "checkpoint", path=str(folder))
     path, state = checkpoint
     saved = config_of_checkpoint(state, path) or Config()
     require_same_constants(state["config"], path)
-    # The folder may have moved since the checkpoint was written.
-    saved = with_settings(saved, "checkpoint", path=str(path.parent))
     config = with_settings(load_config(experiment, overrides, base=saved), "checkpoint", path=str(folder))
     if changes := saved.model.skeleton.changes_of_network(config.model.skeleton):
         raise ConfigError(
@@ -206,16 +174,7 @@ def config_of_run(
         config = with_settings(config, "train", weights=saved.train.weights)
     changed = config_differences(saved, config)
     _log.info("Settings kept from the checkpoint%s", "; changed: " + "; ".join(changed) if changed else "")
-    try:
-        require_fitting_weights(config, state, path)
-    except CheckpointError as error:
-        others = [change for change in changed if change.startswith("model.")]
-        if not others:
-            raise
-        raise CheckpointError(
-            f"{path} is of another network ({'; '.join(others)}); continue without --config and these settings, or "
-            "start a new run in another folder"
-        ) from error
+    require_fitting_weights(config, state, path)
     return config
 
 
@@ -265,28 +224,27 @@ def restore_run(run: Run, checkpoint: Checkpoint) -> None:
             )
         restore_weights(run, checkpoint)
         run.bad_steps.restore_counts(state["guard"])
-        run.progress = Progress(**state["progress"])
-        run.progress.rescale_epoch(state["steps_per_epoch"], run.batches.steps_per_epoch)
-        world_size = state.get("world_size", run.runtime.world_size)
+        names = {field.name for field in dataclasses.fields(Progress)}
+        run.progress = Progress(**{name: value for name, value in state["progress"].items() if name in names})
+        # Of an epoch that has another number of steps now, the completed share counts.
+        steps, position = state["steps_per_epoch"], run.progress.step
+        if type(steps) is not int or position > steps:
+            raise ValueError(f"step {position} of an epoch of {truncate_for_message(steps)} steps")
+        run.progress.step = position * run.batches.steps_per_epoch // steps
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError) as error:
         if is_out_of_memory(error):
             raise  # the checkpoint is not damaged
         raise CheckpointError(
             f"{path} contains no valid run ({truncate_for_message(error)}); use an older checkpoint"
         ) from error
-    run.writer.saved_step = run.progress.total_steps
+    run.folder.saved_step = run.progress.total_steps
     if changed:
         _log.info("Changed since the checkpoint was saved: %s", ", ".join(changed))
-    if world_size != run.runtime.world_size:
-        processes = pluralize(world_size, "process", "processes")
-        _log.info("The run had %s and continues with %d", processes, run.runtime.world_size)
-    if not is_last(run, path) and not _has_best_of(run, state):
+    has_best = is_last(run, path) or _has_best_of(run, state)
+    if not has_best or {"data.val", "data.val_annotations"} & set(changed):
         run.progress.forget_scores()
-    if run.progress.best_score and {"data.val", "data.val_annotations"} & set(changed):
-        run.progress.forget_scores()
-        _log.warning("The validation data have changed: the scores of earlier epochs count no more")
-    position = f"epoch {run.progress.epoch + 1}, step {run.progress.step} of {run.batches.steps_per_epoch}"
-    _log.info("Resuming from %s: %s", path, position)
+    where = f"epoch {run.progress.epoch + 1}, step {run.progress.step} of {run.batches.steps_per_epoch}"
+    _log.info("Resuming from %s: %s", path, where)
 
 
 def is_last(run: Run, path: Path) -> bool:
@@ -313,11 +271,10 @@ def restore_weights(run: Run, checkpoint: Checkpoint) -> None:
     # belongs to other parameters, perhaps of equal shapes.
     frozen_before = names_to_freeze(run.network, saved.train.freeze)
     frozen_now = {name for name, parameter in run.network.named_parameters() if not parameter.requires_grad}
-    if changed := sorted(frozen_before ^ frozen_now):
-        verb = "froze" if changed[0] in frozen_before else "did not freeze"
+    if frozen_before != frozen_now:
         raise CheckpointError(
-            f"{path} was saved by a run that {verb} {changed[0]}; keep its train.freeze, or "
-            "start a new run in another folder with --set train.weights=FILE"
+            f"{path} was saved by a run with other frozen parameters; keep its train.freeze, or start a new run in "
+            "another folder with --set train.weights=FILE"
         )
     average = state.get("average", {})
     trained = {**state["model"], **average.get("trained", {})}  # "model" may be the average
@@ -339,7 +296,7 @@ def restore_weights(run: Run, checkpoint: Checkpoint) -> None:
     is_dynamic = run.scaler.is_enabled() and run.scaler.get_backoff_factor() < 1
     if is_dynamic and state["scaler"].get("backoff_factor", 1) < 1:
         run.scaler.load_state_dict(state["scaler"])
-    # Losses of other data or another network have another size, so the history of the guard says nothing.
-    inputs_before = loss_inputs(saved, state.get("contents", {})), state.get("world_size")
-    is_same = inputs_before == (loss_inputs(run.config, run.contents), run.runtime.world_size)
+    # With other data or settings, losses may have another size, so the history of the guard says nothing.
+    inputs_before = describe_inputs(saved, state.get("contents", {})), state.get("world_size")
+    is_same = inputs_before == (describe_inputs(run.config, run.contents), run.runtime.world_size)
     run.bad_steps.restore_history(state["guard"] if is_same else {})

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from posenet.checkpoints.folder import CheckpointFolder, CheckpointWriter
+from posenet.checkpoints.folder import CheckpointFolder
 from posenet.checkpoints.weights import load_weights
 from posenet.data.dataset import Batch
 from posenet.devices.parallel import Runtime
 from posenet.devices.precision import make_grad_scaler
 from posenet.devices.signals import StopRequested
 from posenet.errors import ConfigError, PosenetError, TrainingError
-from posenet.messages import pluralize
 from posenet.model.build import build_network
 from posenet.model.posenet import PoseNet
 from posenet.settings import INPUT_MULTIPLE, Config
@@ -41,12 +40,17 @@ from posenet.training.inputs import (
     require_same_run,
 )
 from posenet.training.log import Report
-from posenet.training.optimizer import freeze, learning_rate, make_optimizer, set_lr, set_train_mode
+from posenet.training.optimizer import (
+    WeightAverage,
+    freeze,
+    learning_rate,
+    make_optimizer,
+    set_lr,
+    set_train_mode,
+)
 from posenet.training.resume import Progress, restore_weights, state_of
-from posenet.training.step import BatchNormStatistics, TrainStep, build_model
-from posenet.training.teacher import load_teacher
+from posenet.training.step import TrainStep, build_model
 from posenet.training.validation import CocoValidation, validation_loss
-from posenet.training.weight_averaging import WeightAverage
 
 _log = logging.getLogger(__name__)
 
@@ -101,22 +105,19 @@ class Run:
         self.max_steps = max_steps
         self.stop_requested = stop_requested
         self.progress = Progress()
-        self.folder = CheckpointFolder(folder, config.checkpoint.keep)
-        self.writer = CheckpointWriter(self.folder, config.checkpoint)
+        self.folder = CheckpointFolder(folder, config.checkpoint)
         self.train_data = on_all(lambda: open_train_data(config))
         self.val_data = on_all(lambda: open_val_data(config, self.train_data))  # None without data.val
         self.network = on_all(lambda: _make_network(config, runtime, is_new))
-        self.model = build_model(config, self.network, runtime.device)
+        self.model = on_all(lambda: build_model(config, self.network, runtime.device))
         self.optimizer = on_all(lambda: make_optimizer(self.network, config.optim))
-        self.model.teacher = on_all(lambda: load_teacher(config, runtime.device))
         self.coco_validation = on_all(self._make_coco_validation)  # None without images for an AP
         self.batches = on_all(lambda: make_step_batches(config, self.train_data, runtime))
-        val_data, coco, teacher = self.val_data, self.coco_validation, self.model.teacher
+        val_data, has_ap = self.val_data, self.coco_validation is not None
         self.validation_batches = None if val_data is None else make_validation_loader(config, val_data, runtime)
 
         # The ranks are compared. From here on, all have the weights of rank 0.
-        split, digest = coco.split if coco else None, teacher.digest if teacher else None
-        self.contents = on_all(lambda: describe_contents(config, self.train_data, val_data, split, digest))
+        self.contents = on_all(lambda: describe_contents(config, self.train_data, val_data, has_ap))
         require_same_run(runtime, describe_inputs(config, self.contents | {"--max-steps": max_steps}))
         self.wrapped_model = runtime.wrap(self.model)
         is_averaged = config.average.kind != "off"
@@ -126,7 +127,6 @@ class Run:
         self.train_step = TrainStep(
             self.wrapped_model, self.optimizer, self.scaler, self.bad_steps, runtime, config.optim.max_grad_norm
         )
-        self._batch_norm = BatchNormStatistics(self.model)
 
     def _make_coco_validation(self) -> CocoValidation | None:
         """What computes the AP; None if the settings name no images for it."""
@@ -155,19 +155,15 @@ class Run:
         """
         progress, num_epochs = self.progress, self.config.train.epochs
         is_complete = True
-        if progress.epoch >= num_epochs:
-            done = pluralize(progress.epoch, "epoch")
-            _log.info("%s has completed %s; --epochs with a larger number continues it", self.folder.path, done)
+        while is_complete and progress.epoch < num_epochs and not self._must_stop_early():
+            is_complete = self._train_one_epoch(report) and self._finish_epoch(report)
+        if not is_complete:
+            self.save()
+        self.folder.require_saved()
+        if is_complete:
+            report.end()
         else:
-            while is_complete and progress.epoch < num_epochs and not self._must_stop_early():
-                is_complete = self._train_one_epoch(report) and self._finish_epoch(report)
-            if not is_complete:
-                self.save()
-            self.writer.finish()
-            if is_complete:
-                report.end()
-            else:
-                report.stopped(self._has_done_max_steps())
+            report.stopped(self._has_done_max_steps())
         finished = progress.epoch >= num_epochs
         return TrainingResult(
             folder=self.folder.path,
@@ -225,7 +221,7 @@ class Run:
         # If ``max_steps`` is the last step of an epoch, the run stops in ``train``, after the validation.
         steps_done = self._has_done_max_steps() and progress.step < batches.steps_per_epoch
         stop_due = self.stop_requested() or steps_done
-        save_due = self.runtime.is_main and self.writer.is_due(progress.total_steps)
+        save_due = self.runtime.is_main and self.folder.is_due(progress.total_steps)
         stop, save, failed, replaced = self.runtime.sum_over_ranks(stop_due, save_due, error is not None, num_replaced)
         too_many = too_many_unreadable(progress.replaced + replaced, batches.samples_per_epoch) if replaced else None
         if failed or too_many:
@@ -249,9 +245,8 @@ class Run:
         if action == "fail":
             self.runtime.raise_on_all(
                 TrainingError(
-                    f"the loss explodes again after a return to a checkpoint (step {self.progress.total_steps}, "
-                    f"{bad.name} {bad.value:g}, {bad.reason}); lower optim.lr, look at images {image_ids}, or raise "
-                    "guard.factor if such values are right"
+                    f"the loss explodes again after a return to a checkpoint: {bad} at images {image_ids}; lower "
+                    "optim.lr, or raise guard.factor if such values are right"
                 )
             )
         if action == "roll back":
@@ -280,6 +275,7 @@ class Run:
         try:
             # The network has the weights that are saved as ``model``.
             with contextlib.nullcontext() if self.average is None else self.average.applied():
+                self._broadcast_batch_norm()
                 scores = self._validate(epoch, report)
         except StopRequested:
             return False
@@ -288,37 +284,37 @@ class Run:
             raise
         report.epoch(epoch, scores)
         kind = "val_loss" if self.coco_validation is None else "AP"
-        before = progress.best, progress.best_loss, progress.best_kind
-        is_best = progress.record_score(kind, scores.get(kind), scores["val_loss"])
+        before = progress.best, progress.best_kind
+        is_best = progress.record_score(kind, scores.get(kind))
         progress.start_next_epoch()
         # Not while steps are bad, as in ``_vote``; but a run that ends is always saved.
         is_over = progress.epoch >= self.config.train.epochs or self._must_stop_early()
         if is_best or is_over or not self.bad_steps.bad_in_a_row:
             is_saved = self.save(is_best)
             if is_best and self.runtime.sum_over_ranks(not is_saved) != [0]:  # then best.pth is still that of before
-                progress.best, progress.best_loss, progress.best_kind = before
+                progress.best, progress.best_kind = before
         return True
 
     def _validate(self, epoch: int, report: Report) -> dict[str, Any]:
         """The validation loss, None without validation samples, and every few epochs COCO's scores."""
-        settings, runtime = self.config.train, self.runtime
-        # The BatchNorm statistics differ between the ranks. A checkpoint contains those of rank 0, so all ranks
-        # validate with them.
-        statistics = self._batch_norm.read()
-        runtime.broadcast_tensors(statistics)
-        self._batch_norm.write(statistics)
+        settings, batches = self.config.train, self.validation_batches
         self.model.eval()
         scores: dict[str, Any] = {"val_loss": None}
-        if self.validation_batches is not None:
-            scores["val_loss"] = validation_loss(
-                self.wrapped_model, self.validation_batches, runtime, self.stop_requested
-            )
+        if batches is not None:
+            scores["val_loss"] = validation_loss(self.wrapped_model, batches, self.runtime, self.stop_requested)
         if self.coco_validation and (epoch % settings.evaluate_every == 0 or epoch == settings.epochs):
             coco_scores, drawing = self.coco_validation(self.stop_requested)
             scores |= coco_scores
             if drawing is not None:
                 report.call("on_drawing", self.progress.total_steps, f"epoch_{epoch:04d}", drawing)
         return scores
+
+    def _broadcast_batch_norm(self) -> None:
+        """Give all ranks the BatchNorm statistics of rank 0, which its checkpoints contain."""
+        batch_norm = self.train_step.batch_norm
+        statistics = batch_norm.read()
+        self.runtime.broadcast_tensors(statistics)
+        batch_norm.write(statistics)
 
     def save(self, best: bool = False) -> bool:
         """Save everything that a resumed run needs, as step-N.pth and last.pth, and best.pth if it is the ``best``.
@@ -327,7 +323,7 @@ class Run:
         """
         if not self.runtime.is_main:
             return True
-        return self.writer.save(state_of(self), self.progress.total_steps, best)
+        return self.folder.save(state_of(self), self.progress.total_steps, best)
 
     def _save_before_failing(self) -> None:
         """Save the run before all ranks end with an error of the data. All ranks call this at the same step.
@@ -348,7 +344,8 @@ class Run:
 
 def _make_network(config: Config, runtime: Runtime, is_new: bool) -> PoseNet:
     """The network, with the initial weights and the frozen parameters of the settings."""
-    if config.train.batch_size * runtime.world_size < 2 and max(config.train.size) == INPUT_MULTIPLE:
+    batch_size = config.train.batch_size * (runtime.world_size if config.parallel.sync_bn else 1)
+    if batch_size < 2 and max(config.train.size) == INPUT_MULTIPLE:  # the coarsest maps have a single cell
         raise ConfigError("BatchNorm has one cell to compute statistics from; give --set train.batch_size=2 or more")
     network = build_network(config)
     if config.train.weights and is_new and runtime.is_main:  # ``wrap`` sends them to the other ranks

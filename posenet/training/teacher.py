@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from posenet.checkpoints.named import find_weights
 from posenet.checkpoints.weights import load_model
 from posenet.devices.precision import select_amp
 from posenet.errors import ConfigError
-from posenet.files import sha256_of
 from posenet.model.fused import FusedNetwork
 from posenet.settings import Config
 from posenet.training.loss import POSITIVE_THRESHOLD
@@ -29,15 +25,11 @@ class Teacher:
     """A trained network whose maps are targets for another one.
 
     This is not a ``torch.nn.Module``, so that the optimizer, the weight averaging, checkpoints and
-    DistributedDataParallel do not see its weights. It keeps one copy of the network for each device that asks for maps,
-    because the replicas of DataParallel share this object.
+    DistributedDataParallel do not see its weights. The replicas of DataParallel share it and its device.
     """
 
     network: FusedNetwork
-    weight: float  # a setting of ``distill``, as ``input_size``
-    input_size: tuple[int, int] | None = None
-    digest: str = ""  # SHA-256 of the file
-    _networks: dict[torch.device, FusedNetwork] = field(default_factory=dict)
+    weight: float  # ``distill.weight``
 
     @torch.no_grad()
     def teach(self, images: Tensor, target: Tensor, mask_miss: Tensor, supervised: Tensor | None = None) -> Tensor:
@@ -56,7 +48,7 @@ class Teacher:
         Returns:
             (N, C, h, w) float32 in [0, 1].
         """
-        maps = self.maps(images, (target.shape[2], target.shape[3]))
+        maps = self.maps(images)
         mixture = target + self.weight * (maps - target)
         mixture = torch.maximum(mixture, target.clamp(max=POSITIVE_THRESHOLD))
         labels_count = mask_miss >= 0.5
@@ -65,21 +57,11 @@ class Teacher:
         return torch.where(labels_count, mixture, maps)
 
     @torch.no_grad()
-    def maps(self, images: Tensor, size: tuple[int, int]) -> Tensor:
-        """The teacher's maps for (N, 3, H, W) images, resampled to (N, C, *size) and clamped to [0, 1]."""
-        if self.input_size is not None and self.input_size != tuple(images.shape[2:]):
-            images = F.interpolate(images, size=self.input_size, mode="bilinear", align_corners=False, antialias=True)
-        maps = self.network_on(images.device).heatmaps(images).float()
-        if tuple(maps.shape[2:]) != size:
-            maps = F.interpolate(maps, size=size, mode="bilinear", align_corners=False, antialias=True)
-        maps = maps.clamp(0, 1)
+    def maps(self, images: Tensor) -> Tensor:
+        """The teacher's maps (N, C, H/4, W/4) for (N, 3, H, W) images, clamped to [0, 1]."""
+        device = next(self.network.parameters()).device
+        maps = self.network.heatmaps(images.to(device)).to(images.device).float().clamp(0, 1)
         return torch.where(maps < THRESHOLD, torch.zeros_like(maps), maps)
-
-    def network_on(self, device: torch.device) -> FusedNetwork:
-        """The copy of the network on a device, made on the first call."""
-        if device not in self._networks:
-            self._networks[device] = copy.deepcopy(self.network).to(device)
-        return self._networks[device]
 
 
 def load_teacher(config: Config, device: torch.device) -> Teacher | None:
@@ -96,8 +78,5 @@ def load_teacher(config: Config, device: torch.device) -> Teacher | None:
             f"the teacher {name} predicts another skeleton than model.skeleton; give both networks the same skeleton"
         )
     amp = select_amp(device, "auto")
-    size = config.distill.size or config.train.size
-    message = "Teacher: %s, precision %s, input %d x %d; distill.weight %g where labels count"
-    _log.info(message, name, amp, *size, config.distill.weight)
-    digest = sha256_of(find_weights(name))
-    return Teacher(FusedNetwork(network, amp), config.distill.weight, config.distill.size, digest)
+    _log.info("Teacher: %s, precision %s; distill.weight %g where labels count", name, amp, config.distill.weight)
+    return Teacher(FusedNetwork(network, amp).to(device), config.distill.weight)
