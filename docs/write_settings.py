@@ -35,7 +35,6 @@ TYPES = {
     "Side": "whole number, 64 or more",
     "InputSize": "number or [height, width]",
     "CodeName": "text",
-    "InputSizeOrZero": "number or [height, width]",
     "tuple[float, float]": "two numbers",
     "tuple[float, ...]": "list of numbers",
     "tuple[str, ...]": "list of texts",

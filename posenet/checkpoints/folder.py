@@ -32,21 +32,52 @@ _log = logging.getLogger(__name__)
 
 
 class CheckpointFolder:
-    """The checkpoints of one run: ``step-N.pth``, ``last.pth`` and ``best.pth``.
+    """The checkpoints of one run: ``step-N.pth``, ``last.pth`` and ``best.pth``, and when they are written.
 
     ``last`` and ``best`` are hard links to numbered files, so they need no disk space until those are deleted. The
-    first save creates the folder. Only the ``keep`` newest numbered checkpoints are kept.
+    first save creates the folder. Only the newest numbered checkpoints are kept.
     """
 
-    def __init__(self, path: Path, keep: int = CheckpointConfig.keep) -> None:
+    def __init__(self, path: Path, settings: CheckpointConfig | None = None) -> None:
         self.path = path
-        self.keep = keep
+        self.settings = settings or CheckpointConfig()
         self.last = path / "last.pth"
         self.best = path / "best.pth"
+        self.saved_step = 0  # the step of the newest checkpoint
+        self._saved_at = time.monotonic()
+        self._failure = ""  # why the newest checkpoint could not be written
 
     def has_checkpoints(self) -> bool:
         """Whether the folder contains any checkpoint."""
         return any(self.path.glob("*.pth"))
+
+    def is_due(self, step: int) -> bool:
+        """Whether a checkpoint is due after the run's ``step``-th step."""
+        if step == self.saved_step:
+            return False
+        every_steps, every_seconds = self.settings.every_steps, 60 * self.settings.every_minutes
+        if every_steps and step % every_steps == 0:
+            return True
+        return bool(every_seconds) and time.monotonic() - self._saved_at >= every_seconds
+
+    def save_or_warn(self, state: Mapping[str, Any], step: int, best: bool = False) -> bool:
+        """``save`` a copy in host memory; return whether that succeeded. A failure is a warning: training continues."""
+        self._failure = ""
+        try:
+            self.save(copy_to_host(state), step, best)
+        except Exception as error:  # such as a full disk or too little memory: the next one may succeed
+            self._failure = str(error) or repr(error)  # a MemoryError has no text
+            _log.warning("step %d is not saved, training continues: %s", step, self._failure)
+        self.saved_step = step
+        self._saved_at = time.monotonic()
+        return not self._failure
+
+    def require_saved(self) -> None:
+        """Raise ``CheckpointError`` if the newest checkpoint could not be written."""
+        if self._failure:
+            raise CheckpointError(
+                f"the last step of the run is not saved; resuming continues from an earlier one: {self._failure}"
+            )
 
     def save(self, state: Mapping[str, Any], step: int, best: bool = False) -> None:
         """Write the checkpoint after ``step``; link ``best.pth``, if ``best``, and ``last.pth`` to it; delete old ones.
@@ -61,7 +92,7 @@ class CheckpointFolder:
         if best:
             _link(self.best, numbered)
         _link(self.last, numbered)  # last of all: a run that is killed before this repeats the step with its best.pth
-        for old in self.history(step)[self.keep :]:
+        for old in self.history(step)[self.settings.keep :]:
             old.unlink(missing_ok=True)
 
     def history(self, last_step: int | None = None) -> list[Path]:
@@ -111,45 +142,6 @@ def _link(name: Path, target: Path) -> None:
             os.link(target, temporary)
         except OSError:
             shutil.copyfile(target, temporary)
-
-
-class CheckpointWriter:
-    """Writes the checkpoints of a run. If one cannot be written, a warning is logged and training continues."""
-
-    def __init__(self, folder: CheckpointFolder, settings: CheckpointConfig) -> None:
-        self.folder = folder
-        self.every_steps = settings.every_steps
-        self.every_seconds = 60 * settings.every_minutes
-        self.saved_step = 0  # the step of the newest checkpoint
-        self._failure = ""  # why the newest checkpoint could not be written
-        self._saved_at = time.monotonic()
-
-    def is_due(self, step: int) -> bool:
-        """Whether a checkpoint is due after the run's ``step``-th step."""
-        if step == self.saved_step:
-            return False
-        if self.every_steps and step % self.every_steps == 0:
-            return True
-        return bool(self.every_seconds) and time.monotonic() - self._saved_at >= self.every_seconds
-
-    def save(self, state: Mapping[str, Any], step: int, best: bool = False) -> bool:
-        """Write ``state`` as the checkpoint after ``step``; return whether that succeeded."""
-        self._failure = ""
-        try:
-            self.folder.save(copy_to_host(state), step, best)
-        except Exception as error:  # such as a full disk or too little memory: the next one may succeed
-            self._failure = str(error) or repr(error)  # a MemoryError has no text
-            _log.warning("step %d is not saved, training continues: %s", step, self._failure)
-        self.saved_step = step
-        self._saved_at = time.monotonic()
-        return not self._failure
-
-    def finish(self) -> None:
-        """Raise ``CheckpointError`` if the newest checkpoint could not be written."""
-        if self._failure:
-            raise CheckpointError(
-                f"the last step of the run is not saved; resuming continues from an earlier one: {self._failure}"
-            )
 
 
 def copy_to_host(value: Any) -> Any:

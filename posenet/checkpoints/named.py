@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,24 +15,28 @@ from filelock import FileLock
 
 from posenet import downloading
 from posenet.checkpoints.file import read_checkpoint, require_checkpoint_file
-from posenet.downloading import DownloadError, limited, receive
+from posenet.downloading import DownloadError, limited
 from posenet.errors import CheckpointError
 from posenet.files import atomic_replacement, remove_leftovers
 from posenet.messages import to_single_line
 
 HOME_VARIABLE = "POSENET_HOME"
 """Environment variable with the folder of downloaded weights and other files that can be made again."""
-_GOOGLE_DRIVE_PAGE = re.compile("https://drive.google.com/file/d/(.+)/view")
 
 _log = logging.getLogger(__name__)
 
 
 class NamedWeights(NamedTuple):
-    """Where a file of weights comes from: its address, or that of its page on Google Drive."""
+    """A file of weights on Google Drive."""
 
     description: str
     license: str
-    url: str
+    drive_id: str
+
+    @property
+    def url(self) -> str:
+        """The page of the file."""
+        return f"https://drive.google.com/file/d/{self.drive_id}/view"
 
 
 NAMED_WEIGHTS = {
@@ -41,7 +44,7 @@ NAMED_WEIGHTS = {
         description="Simple Pose (AAAI 2020) for COCO, published by the authors of the paper; the README of their code "
         "links it",
         license="none stated",
-        url="https://drive.google.com/file/d/1gLa2oNxnbFPo0BjnpPaiAmWJwyND8wkA/view",
+        drive_id="1gLa2oNxnbFPo0BjnpPaiAmWJwyND8wkA",
     ),
 }
 """The weights that this program knows."""
@@ -90,41 +93,34 @@ def fetch_weights(name: str) -> Path:
     path = cached_path(name)
     if path.is_file():
         return path
-    url = NAMED_WEIGHTS[name].url
+    weights = NAMED_WEIGHTS[name]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{path}.lock"):
             if path.is_file():
                 return path
-            _log.info("Downloading %s from %s to %s; licence: %s", name, url, path, NAMED_WEIGHTS[name].license)
+            _log.info("Downloading %s from %s to %s; licence: %s", name, weights.url, path, weights.license)
             remove_leftovers(path)
             with atomic_replacement(path) as temporary:
-                _download(url, temporary, f"Downloading {name}")
+                _download(weights.drive_id, temporary, f"Downloading {name}")
     except (OSError, DownloadError, CheckpointError) as error:
         reason = getattr(error, "strerror", None) or to_single_line(str(error))
         raise CheckpointError(
-            f"cannot download {name} from {url} to {path.parent}: {reason}; try again, set {HOME_VARIABLE} to another "
-            "folder, or download it with a browser and name the file with --checkpoint or --weights"
+            f"cannot download {name} from {weights.url} to {path.parent}: {reason}; try again, set {HOME_VARIABLE} to "
+            "another folder, or download it with a browser and name the file with --checkpoint or --weights"
         ) from error
     return path
 
 
-def _download(url: str, path: Path, title: str) -> None:
+def _download(drive_id: str, path: Path, title: str) -> None:
     """Download a checkpoint, with a progress bar, and check it; code in it is never run."""
-    with open(path, "wb") as file:
-        if drive_page := _GOOGLE_DRIVE_PAGE.fullmatch(url):
-            try:
-                import gdown
-            except ImportError as error:
-                remedy = "pip install 'simplepose[weights]'"
-                raise DownloadError(f"downloads from Google Drive need gdown: {remedy}") from error
-            with limited(downloading.FILE_LIMITS, title) as check:
-                timeout = downloading.SERVER_TIMEOUT
-                gdown.download(
-                    id=drive_page[1], output=file, quiet=True, use_cookies=False, progress=check, timeout=timeout
-                )
-        else:
-            receive(url, file, title=title)
+    try:
+        import gdown
+    except ImportError as error:
+        raise DownloadError("downloads from Google Drive need gdown: pip install 'simplepose[weights]'") from error
+    timeout = downloading.SERVER_TIMEOUT
+    with open(path, "wb") as file, limited(downloading.FILE_LIMITS, title) as check:
+        gdown.download(id=drive_id, output=file, quiet=True, use_cookies=False, progress=check, timeout=timeout)
     try:
         read_checkpoint(path)
     except CheckpointError as error:

@@ -29,6 +29,8 @@ MIN_LOADED_SHARE = 0.5
 """Smallest share of a network's tensors that fine-tuning must load from a checkpoint."""
 WEIGHT_KEYS = ("model", "weights", "state_dict")
 """Keys of the weights in our checkpoints, in those of the authors and in those of many other programs."""
+MAP_LAYERS = re.compile(r"\.heads\.\d+\.output\.|\.maps\.conv\.weight$")
+"""Names of the weights of a ``PoseNet`` with one row or column for each map."""
 WEIGHT_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
@@ -40,12 +42,10 @@ class LoadReport:
     loaded: list[str]
     missing: list[str]  # in the model only
     unexpected: list[str]  # in the file only
-    reshaped: list[str]  # in both, with other shapes
-    kept: str  # of another skeleton: which of the model's keypoints and body parts have weights from the file
+    reshaped: list[str]  # in both, with other shapes, or of the maps of another skeleton
 
     def __str__(self) -> str:
-        kept = f", in those of the maps {self.kept}" if self.kept else ""
-        lines = [f"{self.path}: loaded {len(self.loaded)} tensors{kept}"]
+        lines = [f"{self.path}: loaded {len(self.loaded)} tensors"]
         kinds = {"missing": self.missing, "unexpected": self.unexpected, "other shape": self.reshaped}
         lines += [f"  {kind} {len(names)}: {truncate_for_message(names)}" for kind, names in kinds.items() if names]
         return "\n".join(lines)
@@ -54,7 +54,7 @@ class LoadReport:
 def load_weights(model: nn.Module, path: str | Path, skeleton: Skeleton | None = None) -> LoadReport:
     """Copy all tensors of a checkpoint that fit into a model, and report the others.
 
-    Of a checkpoint that states another skeleton, the weights of the keypoints and body parts that both have are copied.
+    Of a checkpoint that states another skeleton, the layers that compute or read maps do not fit.
 
     Args:
         path: a checkpoint, whose names may have prefixes of wrappers, or the name of published weights.
@@ -68,18 +68,19 @@ def load_weights(model: nn.Module, path: str | Path, skeleton: Skeleton | None =
     state = read_checkpoint(path)
     file_tensors = extract_weights(state, path)
     model_tensors = model.state_dict()
-    kept = ""
-    if skeleton is not None and (stored := config_of_checkpoint(state, path)):
-        kept = _reorder_maps(file_tensors, model_tensors, stored.model.skeleton, skeleton)
-    in_both = [name for name in model_tensors if name in file_tensors]
-    fits = {name: file_tensors[name].shape == model_tensors[name].shape for name in in_both}
+    stored = config_of_checkpoint(state, path)
+    has_same_maps = not (skeleton and stored and skeleton.different_channels(stored.model.skeleton))
+    fits = {
+        name: file_tensors[name].shape == tensor.shape and (has_same_maps or not MAP_LAYERS.search(name))
+        for name, tensor in model_tensors.items()
+        if name in file_tensors
+    }
     report = LoadReport(
         path,
         loaded=[name for name in fits if fits[name]],
         missing=[name for name in model_tensors if name not in fits],
         unexpected=[name for name in file_tensors if name not in fits],
         reshaped=[name for name in fits if not fits[name]],
-        kept=kept,
     )
     if len(report.loaded) < MIN_LOADED_SHARE * len(model_tensors):
         raise CheckpointError(
@@ -90,33 +91,6 @@ def load_weights(model: nn.Module, path: str | Path, skeleton: Skeleton | None =
     require_usable_weights(loaded, path)
     model.load_state_dict(model_tensors | loaded)
     return report
-
-
-def _reorder_maps(
-    file_tensors: dict[str, Tensor], model_tensors: Mapping[str, Tensor], old: Skeleton, new: Skeleton
-) -> str:
-    """Give the tensors of a file the maps of another skeleton: those that both have, by name, and the model's values.
-
-    Returns what is kept; empty if the skeletons have the same maps, or no keypoint in common, and nothing is changed.
-    """
-    if not new.different_channels(old) or set(old.keypoints).isdisjoint(new.keypoints):
-        return ""
-    row_of = {frozenset(channel): row for row, channel in enumerate(old.describe_channels())}
-    common = [(row, row_of.get(frozenset(channel))) for row, channel in enumerate(new.describe_channels())]
-    rows, old_rows = torch.tensor([pair for pair in common if pair[1] is not None]).T
-    for name, tensor in model_tensors.items():
-        # The last convolution of a head computes maps, the first one of a merge reads them.
-        axis = 0 if ".heads." in name and ".output." in name else 1 if name.endswith(".maps.conv.weight") else None
-        if axis is None or name not in file_tensors:
-            continue
-        shape = list(tensor.shape)
-        shape[axis] = old.num_channels
-        if list(file_tensors[name].shape) == shape:  # else it is a network of another size
-            selected = file_tensors[name].index_select(axis, old_rows).to(tensor.dtype)
-            file_tensors[name] = tensor.cpu().index_copy(axis, rows, selected)
-    num_parts = int((rows < new.num_parts).sum())
-    num_keypoints = len(rows) - num_parts - 2
-    return f"{num_keypoints} of {new.num_keypoints} keypoints and {num_parts} of {new.num_parts} body parts"
 
 
 def load_model(path: str | Path, config: Config | None = None) -> tuple[PoseNet, Config]:

@@ -6,7 +6,6 @@ import argparse
 from pathlib import Path
 
 from posenet.cli.main import print_message
-from posenet.errors import ConfigError
 from posenet.files import read_input, write_atomically
 from posenet.settings import Config, config_differences, config_to_toml, load_config
 from posenet.settings.reading import EXPERIMENTS_FOLDER, SETTINGS_FILE, experiment_names, named_experiment
@@ -32,7 +31,7 @@ def run(args: argparse.Namespace) -> None:
             print_message(line)
     else:
         name = named_experiment(args.source)
-        text = _text_of(name) if name in names else config_to_toml(_read(args.source))
+        text = _text_of(name) if name else config_to_toml(_read(args.source))
         write_atomically("-", text.encode("utf-8", "surrogateescape"))
 
 
@@ -43,13 +42,11 @@ def _text_of(name: str) -> str:
 
 def _read(source: str) -> Config:
     """The settings of an experiment, by its name or file, of a run, by its folder, or of a checkpoint."""
-    path, name = Path(source), named_experiment(source)
-    if name in experiment_names() or path.suffix.lower() == ".toml" or (name and not path.is_dir()):
+    path = Path(source)
+    if named_experiment(source) or path.suffix.lower() == ".toml":
         return load_config(source)
     if (path / SETTINGS_FILE).is_file():
         return load_config(path / SETTINGS_FILE)
-    if not path.exists():
-        raise ConfigError(f"{source} does not exist; give an experiment, the folder of a run or a checkpoint")
     from posenet.checkpoints.weights import stored_config  # imports PyTorch
 
     return stored_config(path / "last.pth" if path.is_dir() else path)

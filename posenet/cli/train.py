@@ -8,8 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posenet.cli.options import (
@@ -21,10 +19,7 @@ from posenet.cli.options import (
     non_negative_int,
 )
 from posenet.cli.processes import add_local_rank, refuse_launcher, was_started_by_us
-from posenet.devices.ranks import is_restarted
 from posenet.devices.signals import STOPPED_STATUS
-from posenet.errors import ConfigError
-from posenet.messages import command_line
 from posenet.training.inputs import check_before_start
 
 if TYPE_CHECKING:
@@ -82,8 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "precision of the network; off is float32, auto and --amp alone choose for the device"
     add_setting(precision, "--amp", "train.amp", text, choices=PRECISIONS, nargs="?", const="auto")
     precision.add_argument("--opt-level", choices=APEX_OPT_LEVELS, help=argparse.SUPPRESS)
-    text = "fixed loss scale for fp16; 0 and dynamic adapt it"
-    add_setting(group, "--loss-scale", "train.loss_scale", text, type=_loss_scale)
+    add_setting(group, "--loss-scale", "train.loss_scale", "fixed loss scale for fp16; 0 adapts it")
     add_setting(group, "--sync-bn", "parallel.sync_bn", "BatchNorm statistics over all processes")
     add_local_rank(group)
 
@@ -96,39 +90,21 @@ def run(args: argparse.Namespace) -> int:
 
 
 def check_flags(args: argparse.Namespace) -> None:
-    """Refuse missing annotations, and wrong settings and missing files of a new run, before PyTorch is imported."""
-    if args.data is not None:
-        if not isinstance(args.resume, bool):  # before --nproc prepares the data, maybe for long
-            raise ConfigError("with annotations, a run continues in its folder; leave out --resume PATH")
-        from posenet.annotations.find_annotations import find_annotations
-
-        find_annotations(Path(args.data), None if args.val is None else Path(args.val))
-        return
-    for flag in ("images", "val", "val_images", "prepare"):
-        if getattr(args, flag):
-            name = flag.replace("_", "-")
-            raise ConfigError(f"--{name} belongs to annotations; give these: posenet train data.yaml")
-    # A run that continues has the settings in its checkpoint.
-    if args.resume is False and not is_restarted(os.environ):
+    """Refuse wrong settings and missing files of a new run before PyTorch is imported."""
+    if args.data is None and args.resume is False:  # a run that continues has the settings in its checkpoint
         check_before_start(args.config, _overrides(args))
 
 
 def prepare_annotations(args: argparse.Namespace) -> None:
-    """Prepare the data of the annotations; the training then finds the stores up to date. Draw them with --prepare."""
-    from posenet.training.from_annotations import prepare, show_labels
+    """Prepare the data of the annotations; the training then finds the stores up to date."""
+    from posenet.training.from_annotations import prepare
 
     sources = {"images": args.images, "val": args.val, "val_images": args.val_images}
-    data = prepare(args.data, _overrides(args), experiment=args.config, **sources)
-    if args.prepare:
-        show_labels(data, command_line(*(word for word in args.command if word != "--prepare")))
+    prepare(args.data, _overrides(args), experiment=args.config, **sources)
 
 
 def train_with_flags(args: argparse.Namespace, runtime: Runtime | None) -> int:
     """Train as the flags say; return the exit status, ``STOPPED_STATUS`` if a signal has stopped the run."""
-    if args.prepare:
-        if not was_started_by_us():
-            prepare_annotations(args)
-        return 0
     from posenet.data import build
     from posenet.training.train import train
 
@@ -144,6 +120,7 @@ def train_with_flags(args: argparse.Namespace, runtime: Runtime | None) -> int:
         images=args.images,
         val=args.val,
         val_images=args.val_images,
+        prepare=args.prepare,
         resume=args.resume,
         warmup=bool(args.warmup),
         max_steps=args.max_steps,
@@ -163,11 +140,3 @@ def _overrides(args: argparse.Namespace) -> list[str]:
         values["optim.warmup_epochs"] = 0
     # Strings, numbers and lists in JSON are valid TOML too.
     return [*args.overrides, *(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items())]
-
-
-def _loss_scale(text: str) -> float:
-    """Argument type: a fixed loss scale; 0 for "dynamic", Apex's word."""
-    try:
-        return 0.0 if text == "dynamic" else float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor dynamic") from None

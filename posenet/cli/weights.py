@@ -11,11 +11,9 @@ from posenet.cli.options import (
     add_config_options,
     add_overwrite_option,
     add_quiet_option,
-    input_files,
     requested_config,
 )
 from posenet.errors import ConfigError
-from posenet.files import check_outputs
 from posenet.messages import pluralize, to_single_line
 
 
@@ -61,7 +59,6 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _convert(args: argparse.Namespace) -> None:
-    check_outputs([args.output], input_files(args), overwrite=args.overwrite)
     find_weights(args.weights)
     # The conversions import PyTorch, which the other actions do not need, and nor does a missing file.
     from posenet.checkpoints.weights import export_weights, import_weights

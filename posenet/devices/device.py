@@ -59,11 +59,6 @@ def peak_memory(device: torch.device) -> int | None:
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
 
 
-def total_memory(device: torch.device) -> int | None:
-    """The memory of a CUDA device in bytes; None on other devices."""
-    return torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else None
-
-
 @contextlib.contextmanager
 def deterministic_algorithms(enabled: bool) -> Iterator[None]:
     """Within this context, PyTorch uses only deterministic algorithms, or raises an error that names an operator.

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from posenet.errors import ConfigError
 from posenet.extensions import load_extension, note_in_errors
 from posenet.model.posenet import PoseNet
-from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, NUM_SCALES, Config
+from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, Config
 
 
 def build_network(config: Config) -> PoseNet:
@@ -40,28 +40,13 @@ def build_network(config: Config) -> PoseNet:
             "forward(images) and heatmaps(images)"
         )
     if not any(tensor.is_meta for tensor in network.state_dict().values()):
-        _try_out(network, config)
+        was_training = network.training
+        network.eval()
+        called = f"model.network={name} is tried out with one image of 64 x 64, the smallest input"
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), note_in_errors(called):
+            found = tuple(network.heatmaps(torch.zeros(1, 3, INPUT_MULTIPLE, INPUT_MULTIPLE)).shape)  # type: ignore[operator]
+        network.train(was_training)
+        expected = (1, config.model.skeleton.num_channels, INPUT_MULTIPLE // MAP_STRIDE, INPUT_MULTIPLE // MAP_STRIDE)
+        if found != expected:
+            raise ConfigError(f"{called}: heatmaps returns {found}, not {expected}")
     return cast(PoseNet, network)  # which stands for all networks with its methods
-
-
-def _try_out(network: nn.Module, config: Config) -> None:
-    """``ConfigError`` unless a network of the user computes maps of the right shapes."""
-    was_training = network.training
-    network.eval()
-    what = f"model.network={config.model.network}"
-    called = f"{what} is tried out with one image of 64 x 64, the smallest input"
-    with torch.no_grad(), torch.random.fork_rng(devices=[]), note_in_errors(called):
-        images = torch.zeros(1, 3, INPUT_MULTIPLE, INPUT_MULTIPLE)
-        maps = _shape(network.heatmaps(images))  # type: ignore[operator]
-        stacks = [[_shape(scale) for scale in stack] for stack in network(images)]
-    network.train(was_training)
-    channels, size = config.model.skeleton.num_channels, INPUT_MULTIPLE // MAP_STRIDE
-    scales = [(1, channels, size >> scale, size >> scale) for scale in range(NUM_SCALES)]
-    if maps != scales[0]:
-        raise ConfigError(f"{what}: heatmaps returns {maps} for one image of 64 x 64, not {scales[0]}")
-    if not config.loss.function and (not stacks or any(shapes != scales for shapes in stacks)):
-        raise ConfigError(f"{what}: forward returns {stacks} for one image of 64 x 64, not stacks of {scales}")
-
-
-def _shape(maps: object) -> object:
-    return tuple(maps.shape) if isinstance(maps, Tensor) else f"a {type(maps).__name__}"

@@ -40,6 +40,7 @@ CONSTANTS: dict[str, Any] = {
     "optim.restart_lr": 0.0,
     "optim.restart_step_epochs": 0,
     "distill.threshold": 0.2,
+    "distill.input_size": 0,
     "model.linear_std": 0.01,
     "data.max_unreadable": 0.01,
     "train.threads": 0,

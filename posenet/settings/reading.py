@@ -7,7 +7,6 @@ wrong type or is out of range.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import re
 import sys
@@ -86,15 +85,12 @@ def experiment_names() -> list[str]:
 
 
 def named_experiment(source: object, folder: Path = Path()) -> str:
-    """The name of the experiment that a ``--config`` means; empty if it is a file or no text.
+    """The name of the experiment that a ``--config`` means; empty for a file, which comes first, and anything else.
 
-    A file of the name in the folder comes first; a folder of the name, such as that of a run, is in nobody's way.
+    A folder of the name, such as that of a run, is in nobody's way.
     """
-    if not isinstance(source, (str, Path)):
-        return ""
-    path = Path(source)
-    is_name = path.name == str(source) and not path.suffix
-    return path.name if is_name and ((folder / path).is_dir() or not (folder / path).exists()) else ""
+    name = str(source)
+    return name if name in experiment_names() and not (folder / name).is_file() else ""
 
 
 def _read_experiment(source: str | Path, has_own_data: bool, derived: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -106,14 +102,8 @@ def _read_experiment(source: str | Path, has_own_data: bool, derived: tuple[Path
     """
     folder = derived[0].parent if derived else Path()
     name, names = named_experiment(source, folder), experiment_names()
-    remedy = f"give a name ({', '.join(names)}) or the path of a TOML file"
-    if name and name not in names:
-        raise ConfigError(f"there is no experiment {name}; {suggest(name, names)}{remedy}")
+    remedy = f"{suggest(str(source), names)}give a name ({', '.join(names)}) or the path of a TOML file"
     path = EXPERIMENTS_FOLDER / f"{name}.toml" if name else folder / source
-    if path.suffix.lower() in (".yaml", ".yml", ".json"):
-        raise ConfigError(
-            f"{path} is no experiment, which is a TOML file; annotations are another argument: posenet train {path}"
-        )
     if path.resolve() in [file.resolve() for file in derived]:
         raise ConfigError(f"{path} is the base of its own base; give the experiment {derived[0]} another base")
     tables = read_toml(path, "configuration", remedy)
@@ -216,9 +206,7 @@ def apply_override(tables: dict[str, Any], pair: str) -> dict[str, Any]:
     key, equals_sign, text = pair.partition("=")
     section, dot, name = key.strip().partition(".")
     if not equals_sign or not dot:
-        known = [f"{name}.{key}" for name, own in tables.items() if isinstance(own, dict) and section in own]
-        suggestion = f"; did you mean {' or '.join(known)}?" if known and not dot else ""
-        raise ConfigError(f"override {pair!r} is not of the form section.key=value{suggestion}")
+        raise ConfigError(f"override {pair!r} is not of the form section.key=value")
     text = text.strip()
     try:
         value = parse_toml(f"value = {text}")["value"]
@@ -246,11 +234,8 @@ def _build_section(kind: type[Settings], table: Any, section: str) -> Settings:
     for key, value in table.items():
         if key not in expected_types:
             name = truncate_for_message(key)[1:-1]  # without the quotes
-            elsewhere = [f"{part}.{name}" for part, table in dataclasses.asdict(Config()).items() if name in table]
-            similar = difflib.get_close_matches(name, expected_types, n=1)
-            meant = [f"{prefix}{similar[0]}"] if similar else elsewhere
-            suggestion = f"did you mean {' or '.join(meant)}? " if meant else ""
-            raise ValueError(f"unknown key {prefix}{name} ({suggestion}known: {', '.join(sorted(expected_types))})")
+            known = sorted(expected_types)
+            raise ValueError(f"unknown key {prefix}{name} ({suggest(name, known)}known: {', '.join(known)})")
         values[key] = _convert_value(expected_types[key], value, f"{prefix}{key}")
     return kind(**values)
 

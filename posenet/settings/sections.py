@@ -7,7 +7,6 @@ Defaults are stated only here. Each value is checked when its section is created
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Annotated, Literal, get_type_hints
@@ -46,9 +45,6 @@ Seed = Annotated[int, lambda value: 0 <= value < 2**63, "0 to 2**63 - 1"]
 BatchSize = Annotated[int, lambda value: 1 <= value <= 2**16, f"1 to {2**16}"]
 Side = Annotated[int, lambda value: INPUT_MULTIPLE <= value <= MAX_SIDE, f"{INPUT_MULTIPLE} to {MAX_SIDE}"]
 InputSize = Annotated[int | tuple[int, int], _is_input_size, f"multiples of {INPUT_MULTIPLE}, up to {MAX_SIDE}"]
-InputSizeOrZero = Annotated[
-    int | tuple[int, int], lambda size: size == 0 or _is_input_size(size), "0 or multiples of 64"
-]
 CodeName = Annotated[str, lambda name: not name or is_name(name), '"module:name"']
 Switch = Literal[True, False, "auto"]
 """On, off, or as it is best."""
@@ -154,22 +150,10 @@ class DataConfig(_Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_data_sets("data.train", self.train)
-        _check_data_sets("data.val", self.val)
+        for key in ("train", "val"):
+            _check(getattr(self, key) != (), f"data.{key} must be a path, or a list that is not empty")
         weights = [item.weight for item in self.val if isinstance(item, DataSetConfig)]
         _check(set(weights) <= {1.0}, "data.val: validation reads every sample once; leave out the weights")
-
-
-def _check_data_sets(key: str, value: DataSets) -> None:
-    """Raise ``ValueError`` for a list that is empty or names a file or a data set twice."""
-    if isinstance(value, str):
-        return
-    _check(len(value) > 0, f"{key} must be a path, or a list that is not empty")
-    labels = Counter(item.label for item in value if isinstance(item, DataSetConfig))
-    paths = Counter(path for item in value for path in (item.paths if isinstance(item, DataSetConfig) else (item,)))
-    for kind, counts in (("path", paths), ("name", labels)):
-        for repeated in (text for text, count in counts.items() if count > 1):
-            raise ValueError(f"{key} has the {kind} {repeated} twice; give every data set once, with a name of its own")
 
 
 @dataclass(frozen=True)
@@ -302,15 +286,6 @@ class DistillConfig(_Section):
     weight: Share = 0.5
     """Share of the teacher in the target maps where there are labels; 0 leaves them to the labels, 1 ignores the
     labels. Without labels, such as in images without annotations or on masked people, the teacher alone counts."""
-    input_size: InputSizeOrZero = 0
-    """Input of the teacher in pixels, in the form of ``train.input_size``; 0 means ``train.input_size``."""
-
-    @property
-    def size(self) -> tuple[int, int] | None:
-        """Input (height, width) of the teacher; None for that of the network."""
-        if isinstance(self.input_size, tuple):
-            return self.input_size
-        return (self.input_size, self.input_size) if self.input_size else None
 
 
 @dataclass(frozen=True)
@@ -438,11 +413,6 @@ class Config:
     def __post_init__(self) -> None:
         num_weights = len(self.loss.stack_weights)
         _check(num_weights in (0, self.model.stacks), "loss.stack_weights needs one number per stack (model.stacks)")
-        # The coarsest maps have one cell per INPUT_MULTIPLE pixels, and BatchNorm cannot train on a single cell.
-        _check(
-            self.train.batch_size > 1 or max(self.train.size) > INPUT_MULTIPLE or self.parallel.sync_bn,
-            f"train.batch_size must be at least 2 where train.input_size is {INPUT_MULTIPLE}: BatchNorm needs 2 cells",
-        )
 
 
 USUAL_HEIGHTS = 0.6, 1.6

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from statistics import median_low
 from typing import Any, Literal
 
-from posenet.messages import pluralize
 from posenet.settings import GuardConfig
 
 MAX_SKIPS = 10
@@ -40,8 +39,11 @@ class BadValue:
     """"loss" or "gradient norm"."""
     value: float
     limit: float
-    reason: str  # such as "above 271.3 (12 times the median of 50 good steps)"
     is_own: bool = True  # whether this rank's value is bad; else that of another rank is
+
+    @property
+    def reason(self) -> str:
+        return f"above {self.limit:.4g}" if math.isfinite(self.value) else "not finite"
 
 
 class Watched:
@@ -65,18 +67,6 @@ class Watched:
 
     def add(self, value: float) -> None:
         self.values = [*self.values, value][-HISTORY:]
-
-    def explain(self, name: str, value: float, unit: float = 1.0, is_own: bool = True) -> BadValue:
-        """Why a value of the last step is bad, which is compared in multiples of ``unit``."""
-        limit = self.limit * unit
-        if not math.isfinite(value):
-            reason = "not finite"
-        elif self.limit == self.highest:
-            reason = f"above guard.threshold ({limit:g})"
-        else:
-            times = self.limit / median_low(self.values)
-            reason = f"above {limit:.4g} ({times:.4g} times the median of {pluralize(len(self.values), 'good step')})"
-        return BadValue(name, value, limit, reason, is_own)
 
 
 class BadStepPolicy:

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import logging
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import posenet
 from posenet.annotations.coco import CocoImage
-from posenet.annotations.people import Split
 from posenet.checkpoints.named import find_weights
 from posenet.data.store_list import (
     StoreList,
@@ -33,9 +29,10 @@ from posenet.data.store_list import (
 from posenet.devices.ranks import Ranks
 from posenet.errors import ConfigError, DataError
 from posenet.extensions import digest_of_code
+from posenet.files import sha256_of
 from posenet.messages import truncate_for_message
 from posenet.settings import Config, DataSetConfig, DataSets, config_to_dict, load_config
-from posenet.settings.reading import DATA_KEYS, TRAINING_CODE_KEYS, named_experiment
+from posenet.settings.reading import DATA_KEYS, TRAINING_CODE_KEYS
 
 RUNS_FOLDER = Path("checkpoints")  # parent of the default folder of a run
 HOST_SETTINGS = frozenset({"data.workers", "train.device"})
@@ -45,12 +42,6 @@ PATH_SETTINGS = frozenset({*(f"data.{key}" for key in DATA_KEYS), "train.weights
 
 The initial weights are not compared, because all ranks start from those of rank 0. Images for the AP are not compared.
 """
-LOSS_INPUTS = (
-    *("model.", "augment.", "targets.", "loss.", "distill.", "the code of "),
-    *("data.train", "data.framing", "data.background", "data.transform", "data.exif_frame"),
-    *("train.input_size", "train.batch_size", "train.amp", "train.freeze", "train.teacher", "optim.accumulate"),
-)
-"""Beginnings of the names of inputs on which the size of losses depends: the network, the data, the loss, the step."""
 MAX_NAMED_DIFFERENCES = 5
 
 Experiment = Config | str | Path | None  # see above
@@ -69,14 +60,7 @@ def check_before_start(experiment: Experiment, overrides: Sequence[str]) -> None
     weights are missing.
     """
     config = load_config(experiment, overrides)
-    try:
-        _require_data(config)
-    except DataError as error:
-        name = named_experiment(experiment)
-        if name and load_config(name).data.train == config.data.train:
-            how = f"the first lines of posenet config {name} say how"
-            raise DataError(f"{error}; {how}, or name your own with --set data.train=FILE.h5") from error
-        raise
+    _require_data(config)
     for path in filter(None, (config.train.weights, config.train.teacher)):
         find_weights(path)
 
@@ -96,22 +80,13 @@ def folder_of_run(experiment: Experiment, overrides: Sequence[str], resume: bool
 
     It is known before the checkpoint is read, so that the folder can be locked first.
     """
-    if isinstance(resume, bool):
-        return Path(config_of_new_run(experiment, overrides).checkpoint.path)
-    # Other overrides may be valid only for the settings in the checkpoint.
-    paths = [pair for pair in overrides if pair.partition("=")[0].strip() == "checkpoint.path"]
-    if path := load_config(experiment, paths).checkpoint.path:
+    if not isinstance(resume, bool):  # other overrides may be valid only for the settings in the checkpoint
+        overrides = [pair for pair in overrides if pair.partition("=")[0].strip() == "checkpoint.path"]
+    if path := load_config(experiment, overrides).checkpoint.path:
         return Path(path)
-    return Path(resume) if Path(resume).is_dir() else Path(resume).parent
-
-
-def config_of_new_run(experiment: Experiment, overrides: Sequence[str]) -> Config:
-    """The settings, with a folder."""
-    config = load_config(experiment, overrides)
-    if config.checkpoint.path:
-        return config
-    name = Path(experiment).stem if isinstance(experiment, (str, Path)) else "run"
-    return with_settings(config, "checkpoint", path=str(RUNS_FOLDER / name))
+    if not isinstance(resume, bool):
+        return Path(resume) if Path(resume).is_dir() else Path(resume).parent
+    return RUNS_FOLDER / (Path(experiment).stem if isinstance(experiment, (str, Path)) else "run")
 
 
 def with_settings(config: Config, section: str, **values: Any) -> Config:
@@ -187,19 +162,15 @@ def refuse_trained_images(config: Config, train: StoreList, images: Sequence[Coc
 def _check_and_describe(stores: StoreList, framing: str, has_teacher: bool) -> None:
     """Log what every data set contributes; ``DataError`` if neither a set nor a teacher supervises some keypoint."""
     unsupervised = [] if has_teacher else stores.never_supervised()
-    keypoints = [name for name in unsupervised if name in stores.skeleton.keypoints]
-    if keypoints:
+    if keypoints := [name for name in unsupervised if name in stores.skeleton.keypoints]:
         raise DataError(
             f"no data set of data.train annotates {', '.join(keypoints)} of model.skeleton; add a set that does, or "
             "train a skeleton without it"
         )
-    supervision = "taught by the teacher" if has_teacher else "not supervised"
     for data_set, (size, per_epoch) in zip(stores.sets, stores.sample_counts(framing)):
         facts = f"{size} samples, {per_epoch} of them per epoch"
         if data_set.mapping and data_set.mapping.missing:
-            facts += f"; {supervision}: {', '.join(data_set.mapping.missing)}"
-        if data_set.mapping and data_set.mapping.ignored:
-            facts += f"; ignored, not in model.skeleton: {', '.join(data_set.mapping.ignored)}"
+            facts += f"; without labels of {', '.join(data_set.mapping.missing)}"
         _log.info("Data set %s: %s", data_set.name, facts)
     if unsupervised:
         parts = ", ".join(unsupervised)
@@ -215,30 +186,19 @@ def describe_paths(setting: DataSets) -> str:
 # What tells runs apart
 
 
-def describe_contents(
-    config: Config, train: StoreList, val: StoreList | None, split: Split | None, teacher: str | None
-) -> dict[str, Any]:
+def describe_contents(config: Config, train: StoreList, val: StoreList | None, has_ap: bool) -> dict[str, Any]:
     """The contents of the data, the teacher and the user's code by setting: equal texts mean equal contents.
 
-    An AP is computed from the ``split``; ``teacher`` is the digest of its file. The code is imported already. Ids of
-    validation images do not count: an import numbers all images anew when one is added.
+    The annotations for the AP count if there is one. The user's code is imported already.
     """
     weights = [data_set.weight for data_set in train.sets]
     contents = {"data.train": describe_content(train) + (f" and the weights {weights}" if len(weights) > 1 else "")}
     if val is not None:
-        digest = hashlib.sha256()
-        for store in (data_set.store for data_set in val.sets):
-            rows = np.stack([store.image_keys, store.records["label_crc"].astype(np.uint64)], axis=1)
-            digest.update(rows[np.lexsort(rows.T)].tobytes())
-        contents["data.val"] = f"{val.num_images} images and {len(val)} samples with the digest {digest.hexdigest()}"
-    if split is not None:
-        names = {image.id: image.file_name for image in split.images}
-        labels = ("keypoints", "bbox", "area", "iscrowd")
-        people = sorted([names[entry["image_id"]], *(entry[label] for label in labels)] for entry in split.people)
-        content = json.dumps([sorted(names.values()), people]).encode()
-        contents["data.val_annotations"] = hashlib.sha256(content).hexdigest()
-    if teacher is not None:
-        contents["train.teacher"] = teacher
+        contents["data.val"] = describe_content(val)
+    if has_ap:
+        contents["data.val_annotations"] = sha256_of(Path(config.data.val_annotations))
+    if config.train.teacher:
+        contents["train.teacher"] = sha256_of(find_weights(config.train.teacher))
     for section, _, key in (setting.partition(".") for setting in TRAINING_CODE_KEYS):
         if name := getattr(getattr(config, section), key):
             contents[f"the code of {section}.{key}"] = f"{name} with the digest {digest_of_code(name)}"
@@ -254,12 +214,6 @@ def describe_inputs(config: Config, contents: Mapping[str, Any]) -> dict[str, An
             if name not in HOST_SETTINGS:
                 values.setdefault(name, bool(value) if name in PATH_SETTINGS else value)
     return values
-
-
-def loss_inputs(config: Config, contents: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs on which the size of losses depends, other than the weights."""
-    inputs = describe_inputs(config, contents)
-    return {name: value for name, value in inputs.items() if name.startswith(LOSS_INPUTS)}
 
 
 def require_same_run(ranks: Ranks, inputs: Mapping[str, Any]) -> None:

@@ -6,21 +6,19 @@ import contextlib
 import importlib
 import json
 import logging
-import logging.handlers
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from tqdm import tqdm
 
 from posenet.checkpoints.folder import LOCK_FILE
 from posenet.data.store_list import count_background
-from posenet.devices.device import peak_memory, total_memory
-from posenet.devices.parallel import Runtime
+from posenet.devices.device import peak_memory
 from posenet.errors import ConfigError, DataError, PosenetError
 from posenet.extensions import load_extension
 from posenet.files import write_atomically
@@ -40,12 +38,8 @@ if TYPE_CHECKING:
 
 TEXT_LOG = "log.txt"
 DRAWINGS_FOLDER = "pictures"
-SAMPLES_FILE = "samples.jpg"  # some training samples as the network gets them; see ``train._draw_samples``
 EPOCH_LINE_SCORES = ("train_loss", "val_loss", "AP", "AR")
 """Scores in the text log's line of an epoch. ``log.jsonl`` has all scores."""
-LARGE_ON_CPU = 2e13
-"""From this product of parameters and pixels of a step on, which its time is proportional to, a run on a CPU names a
-smaller network. Two cores take about 13 seconds for it."""
 
 _log = logging.getLogger(__name__)
 _package_logger = logging.getLogger("posenet")
@@ -55,18 +49,22 @@ def refuse_files_of_others(folder: Path) -> None:
     """Raise ``DataError`` if a folder that no run has used has a file under a name that a run writes."""
     if (folder / LOCK_FILE).exists():
         return
-    for name in (TEXT_LOG, LOG_FILE, CURVES_FILE, SAMPLES_FILE, SETTINGS_FILE):
+    for name in (TEXT_LOG, LOG_FILE, CURVES_FILE, SETTINGS_FILE):
         if (folder / name).is_file():
             raise DataError(f"{folder / name} was not written by a run; move it, or give --set checkpoint.path=DIR")
 
 
 @contextlib.contextmanager
-def text_log() -> Iterator[Callable[[Path], None]]:
-    """Keeps all messages of the package; the function that it gives writes them to ``log.txt`` in a folder, all later
-    ones too, and an error that ends the context. Handlers of others get the messages that they would get without it.
+def text_log(folder: Path) -> Iterator[None]:
+    """Write all messages of the package to ``log.txt`` in a folder, and an error that ends the context.
+
+    Handlers of others get the messages that they would get without it.
     """
-    messages = logging.handlers.MemoryHandler(0)  # it remembers all messages until it has a target
-    messages.setLevel(logging.INFO)
+    file = logging.FileHandler(folder / TEXT_LOG, encoding="utf-8")
+    file.setLevel(logging.INFO)
+    file.setFormatter(MessageFormatter("%(asctime)s  %(mark)s%(message)s", "%Y-%m-%d %H:%M:%S"))
+    # By default a full disk prints a traceback for every message. The other logs warn of it.
+    file.handleError = lambda record: None  # type: ignore[method-assign]
     level, shown_level = _package_logger.level, _package_logger.getEffectiveLevel()
     others = [*_package_logger.handlers, *logging.getLogger().handlers]
 
@@ -74,34 +72,23 @@ def text_log() -> Iterator[Callable[[Path], None]]:
         """Whether a record would be logged without this context."""
         return record.levelno >= shown_level or record.name.partition(".")[0] != _package_logger.name
 
-    def open_file(folder: Path) -> None:
-        file = logging.FileHandler(folder / TEXT_LOG, encoding="utf-8")
-        file.setFormatter(MessageFormatter("%(asctime)s  %(mark)s%(message)s", "%Y-%m-%d %H:%M:%S"))
-        # By default a full disk prints a traceback for every message. The other logs warn of it.
-        file.handleError = lambda record: None  # type: ignore[method-assign]
-        messages.setTarget(file)
-        messages.flush()
-
     for handler in others:
         handler.addFilter(is_shown)
     _package_logger.setLevel(min(logging.INFO, shown_level))
-    _package_logger.addHandler(messages)
+    _package_logger.addHandler(file)
     try:
-        yield open_file
+        yield
     except Exception as error:
         text = to_single_line(str(error) if isinstance(error, PosenetError) else repr(error))
-        messages.handle(logging.LogRecord(_log.name, logging.ERROR, "", 0, text, None, None))
+        file.handle(logging.LogRecord(_log.name, logging.ERROR, "", 0, text, None, None))
         raise
     finally:
-        _package_logger.removeHandler(messages)
+        _package_logger.removeHandler(file)
         _package_logger.setLevel(level)
         for handler in others:
             handler.removeFilter(is_shown)
-        file = messages.target
-        messages.close()
-        if file is not None:
-            with contextlib.suppress(OSError):  # of a full disk
-                file.close()
+        with contextlib.suppress(OSError):  # of a full disk
+            file.close()
 
 
 class TrainingCallback:
@@ -110,8 +97,8 @@ class TrainingCallback:
     Only rank 0 calls the methods, in the order ``on_start``, then ``on_step``, ``on_skip``, ``on_drawing`` and
     ``on_epoch`` as training goes on, and ``on_end``. Training waits for each call.
 
-    An exception in ``on_start`` ends the run before its first step. Later, the first exception of a callback is logged
-    as a warning, and the callback is called again: a failing log, as on a full disk, does not end a run.
+    An exception in ``on_start`` ends the run before its first step. Later, the first exception of a method is logged as
+    a warning, and the method is called again: a failing log, as on a full disk, does not end a run.
     """
 
     def on_start(self, config: Config, folder: Path) -> None:
@@ -123,18 +110,23 @@ class TrainingCallback:
         Args:
             values: the "train" entry of log.jsonl: ``epoch`` (completed ones), ``loss`` (mean of the epoch so far; None
                 if all its steps were skipped), ``lr``, ``samples_per_s``, ``data_wait`` (share of the time),
-                ``terms`` (of the loss, for every stack) and ``gradient_norm`` (before clipping; mean since the last
-                call, None if all steps were skipped). On CUDA devices also ``memory_gib``, the most that tensors on
-                rank 0's device had so far, and ``memory_share``, its share of the device's memory.
+                ``gradient_norm`` (before clipping; mean since the last call, None if all steps were skipped). On CUDA
+                devices also ``memory_gib``, the most that tensors on rank 0's device had so far.
         """
+        self.write("train", step, values)
 
     def on_skip(self, step: int, values: Mapping[str, Any]) -> None:
         """A step was skipped: ``name`` ("loss" or "gradient norm"), ``value`` as a text, ``limit``, ``reason``,
         ``image_ids``."""
+        self.write("skip", step, values)
 
     def on_epoch(self, step: int, values: Mapping[str, Any]) -> None:
         """An epoch has ended and was validated: ``epoch`` (from 1), ``train_loss``, ``val_loss`` (None without
         validation samples) and, after an evaluation, COCO's scores such as ``AP``."""
+        self.write("epoch", step, values)
+
+    def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        """What the three methods above call, with "train", "skip" or "epoch", unless they are overridden."""
 
     def on_drawing(self, step: int, name: str, image: np.ndarray) -> None:
         """Predictions were drawn beside annotations: (H, W, 3) uint8 BGR; ``name`` is unique, such as epoch_0001."""
@@ -149,18 +141,14 @@ def callbacks_of_run(settings: LogConfig) -> list[TrainingCallback]:
     A name stands for an object, or for a class or function that makes one from nothing. ``ConfigError`` if it cannot be
     imported, or stands for something else.
     """
-    logs: list[TrainingCallback] = [RunFiles(), DrawingFiles()]
+    logs: list[TrainingCallback] = [RunFiles()]
     if settings.tensorboard:
         try:
             importlib.import_module("torch.utils.tensorboard")
+            logs.append(TensorBoard())
         except ImportError:
             if settings.tensorboard is True:
-                remedy = "pip install 'simplepose[tensorboard]'"
-                _log.info("TensorBoard is not installed, so no events are written; %s", remedy)
-        else:
-            logs.append(TensorBoard())
-    if has_matplotlib():
-        logs.append(Curves())
+                _log.warning("TensorBoard is not installed: pip install 'simplepose[tensorboard]'")
     for name in settings.callbacks:
         callback = load_extension("log.callbacks", name)
         if callable(callback) and not isinstance(callback, TrainingCallback):
@@ -173,24 +161,8 @@ def callbacks_of_run(settings: LogConfig) -> list[TrainingCallback]:
     return logs
 
 
-class MeasurementLog(TrainingCallback):
-    """A log that writes all measurements in the same way, of the kinds "train", "skip" and "epoch"."""
-
-    def on_step(self, step: int, values: Mapping[str, Any]) -> None:
-        self.write("train", step, values)
-
-    def on_skip(self, step: int, values: Mapping[str, Any]) -> None:
-        self.write("skip", step, values)
-
-    def on_epoch(self, step: int, values: Mapping[str, Any]) -> None:
-        self.write("epoch", step, values)
-
-    def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        raise NotImplementedError
-
-
-class RunFiles(MeasurementLog):
-    """Writes ``settings.toml``, an experiment, and a line of ``log.jsonl`` for every measurement.
+class RunFiles(TrainingCallback):
+    """Writes ``settings.toml``, a line of ``log.jsonl`` for every measurement, the drawings, and ``curves.png``.
 
     Numbers that are not finite become null.
     """
@@ -198,37 +170,28 @@ class RunFiles(MeasurementLog):
     def on_start(self, config: Config, folder: Path) -> None:
         start = "# All settings of a run; to compare it with another one: posenet config FOLDER OTHER_FOLDER\n\n"
         write_atomically(folder / SETTINGS_FILE, (start + config_to_toml(config)).encode("utf-8", "surrogateescape"))
+        self.folder = folder
         self.file = open(folder / LOG_FILE, "a", encoding="utf-8")  # noqa: SIM115
+
+    def on_epoch(self, step: int, values: Mapping[str, Any]) -> None:
+        super().on_epoch(step, values)
+        if has_matplotlib():
+            write_curves(self.folder)
+
+    def on_drawing(self, step: int, name: str, image: np.ndarray) -> None:
+        write_image(self.folder / DRAWINGS_FOLDER / f"{name}.jpg", image)
 
     def on_end(self) -> None:
         self.file.close()
 
     def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         line = {"kind": kind, "step": step, "time": round(time.time(), 3), **values}
-        self.file.write(json.dumps(_without_nan(line), allow_nan=False) + "\n")
+        finite = json.loads(json.dumps(line), parse_constant=lambda name: None)
+        self.file.write(json.dumps(finite) + "\n")
         self.file.flush()
 
 
-def _without_nan(value: Any) -> Any:
-    """The value with None in place of every number that is not finite, which JSON does not have."""
-    if isinstance(value, Mapping):
-        return {key: _without_nan(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_without_nan(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-class DrawingFiles(TrainingCallback):
-    """Writes every drawing as ``pictures/NAME.jpg``. Apart from ``RunFiles``, whose own failure a run says, too."""
-
-    def on_start(self, config: Config, folder: Path) -> None:
-        self.folder = folder / DRAWINGS_FOLDER
-
-    def on_drawing(self, step: int, name: str, image: np.ndarray) -> None:
-        write_image(self.folder / f"{name}.jpg", image)
-
-
-class TensorBoard(MeasurementLog):
+class TensorBoard(TrainingCallback):
     """Writes all numbers as ``train/NAME``, ``skip/NAME`` and ``epoch/NAME``, and the drawings."""
 
     def on_start(self, config: Config, folder: Path) -> None:
@@ -248,16 +211,6 @@ class TensorBoard(MeasurementLog):
                 self.writer.add_scalar(f"{kind}/{name}", value, step)
 
 
-class Curves(TrainingCallback):
-    """Draws ``curves.png`` from ``log.jsonl`` after every epoch."""
-
-    def on_start(self, config: Config, folder: Path) -> None:
-        self.folder = folder
-
-    def on_epoch(self, step: int, values: Mapping[str, Any]) -> None:
-        write_curves(self.folder)
-
-
 class Report:
     """Reports the start of a run, its steps and epochs, and its end. All ranks call it; rank 0 alone has callbacks.
 
@@ -269,10 +222,10 @@ class Report:
         self.callbacks = callbacks
         self.says_next = says_next
         self._started: list[TrainingCallback] = []
-        self._warned: list[TrainingCallback] = []
+        self._warned: list[tuple[TrainingCallback, str]] = []
 
-    def describe_run(self, is_new: bool) -> None:
-        """Log the network, the data and the length of the run; its validation and folder; what may be wrong with it."""
+    def describe_run(self) -> None:
+        """Log the network, the data and the length of the run; its learning rate, validation and folder."""
         run, config, data = self.run, self.run.config, self.run.train_data
         parameters = sum(parameter.numel() for parameter in run.network.parameters())
         samples = data.num_images - count_background(data) if config.data.framing == "image" else len(data)
@@ -286,9 +239,12 @@ class Report:
         if run.coco_validation is not None:
             every = config.train.evaluate_every
             validation += f", AP after every {pluralize(every, 'epoch').removeprefix('1 ')} and the last"
+        optim, average, world_size = config.optim, config.average, run.runtime.world_size
+        lr = (average.cycle_lr[0] if average.cycle_epochs else optim.lr) * lr_factor(optim, world_size)
+        batch = config.train.batch_size * world_size * optim.accumulate
+        _log.info("Highest learning rate %g, for steps of %s", lr, pluralize(batch, "sample"))
         _log.info("The run is in %s; %s", run.folder.path, validation)
-        on_network = advise_on_network(config, parameters) if is_new and run.runtime.device.type == "cpu" else ""
-        for advice in filter(None, (on_network, advise_on_height(config))):
+        if advice := advise_on_height(config):
             _log.warning(advice)
 
     def start(self) -> None:
@@ -298,14 +254,14 @@ class Report:
             self._started.append(callback)
 
     def call(self, method: str, *args: Any) -> None:
-        """Call another method of each callback; warn of the first exception of each."""
+        """Call another method of each callback; warn of the first exception of each method."""
         for callback in self._started:
             try:
                 getattr(callback, method)(*args)
             except Exception as error:  # the code of a user can raise anything
-                if callback not in self._warned:
-                    self._warned.append(callback)
-                    name, reason = type(callback).__name__, f"{type(error).__name__}: {error}"
+                if (callback, method) not in self._warned:
+                    self._warned.append((callback, method))
+                    name, reason = f"{type(callback).__name__}.{method}", f"{type(error).__name__}: {error}"
                     _log.warning("the callback %s failed, and training continues: %s", name, reason)
 
     def close(self) -> None:
@@ -333,8 +289,10 @@ class Report:
             f"loss {math.nan if loss is None else loss:.2f}, lr {lr:.1e}, "
             f"{speed['samples_per_s']:.1f} samples/s, data wait {speed['data_wait']:.0%}"
         )
-        means = {"terms": run.train_step.terms.read(), "gradient_norm": run.train_step.gradient_norm.read()}
-        values = {"epoch": progress.epoch, "loss": loss, "lr": lr, **speed, **means, **self._memory()}
+        norms = run.train_step.gradient_norms
+        values = {"epoch": progress.epoch, "loss": loss, "lr": lr, **speed, **self._memory()}
+        values["gradient_norm"] = fmean(norms) if norms else None
+        norms.clear()
         self.call("on_step", progress.total_steps, values)
 
     def skipped_step(self, bad: BadValue, image_ids: Sequence[int]) -> None:
@@ -350,16 +308,12 @@ class Report:
         values: dict[str, Any] = {"epoch": epoch, "train_loss": progress.mean_loss} | scores
         self.call("on_epoch", progress.total_steps, values)
         texts = [f"{name} {values[name]:.4f}" for name in EPOCH_LINE_SCORES if values.get(name) is not None]
-        if memory := self._memory():
-            texts.append(f"memory {memory['memory_gib']:.1f} GiB ({memory['memory_share']:.0%} of the device's)")
         _log.info("Epoch %d of %d  %s  (%s)", epoch, run.config.train.epochs, "  ".join(texts), self._times(epoch))
         if progress.skipped:
             _log.warning(
                 f"epoch {epoch}: {progress.skipped} of {progress.step} steps were skipped: a bad loss or gradient, or "
                 "a loss scale of fp16 that was too large"
             )
-        if values["val_loss"] is not None and not math.isfinite(values["val_loss"]):
-            _log.warning("epoch %d: the validation loss is not finite; lower optim.lr", epoch)
 
     def _times(self, epoch: int) -> str:
         """The duration of an epoch with its validation, and the time left: ``01:23, 45:00 left``."""
@@ -384,7 +338,7 @@ class Report:
         run, progress, folder = self.run, self.run.progress, self.run.folder
         why = f"Stopped early after {pluralize(progress.stale, 'score')} without a better one"
         if progress.epoch >= run.config.train.epochs:
-            why = f"Finished {pluralize(run.config.train.epochs, 'epoch')}"
+            why = f"Finished {pluralize(progress.epoch, 'epoch')}"
         scores = [f"{name} {score:.4f}" for name, score in progress.best_score.items()]
         best = f"Best {scores[0]}: {folder.best}" if scores else f"The weights: {folder.last}"
         command = f"posenet predict IMAGES --checkpoint {folder.best if scores else folder.last}"
@@ -393,38 +347,6 @@ class Report:
         _log.info("%s. %s%s", why, best, f"; next: {command}" if self.says_next else "")
 
     def _memory(self) -> dict[str, float]:
-        """The most memory of the device that tensors had so far, in GiB, and its share; empty if it does not tell."""
-        peak, total = peak_memory(self.run.runtime.device), total_memory(self.run.runtime.device)
-        if peak is None or total is None:
-            return {}
-        return {"memory_gib": round(peak / 2**30, 2), "memory_share": round(peak / total, 3)}
-
-
-def describe_lr(config: Config, world_size: int) -> str:
-    """``learning rate 0.001 (optim.lr x 4 processes) for steps of 32 samples``."""
-    optim, average = config.optim, config.average
-    samples = config.train.batch_size * world_size * optim.accumulate
-    key, rates = ("average.cycle_lr", average.cycle_lr) if average.cycle_epochs else ("optim.lr", (optim.lr,))
-    lr = " to ".join(f"{rate * lr_factor(optim, world_size):g}" for rate in rates)
-    rule = f" x {pluralize(world_size, 'process', 'processes')}" if optim.scale_lr else ", not scaled"
-    return f"learning rate {lr} ({key}{rule}) for steps of {samples} samples"
-
-
-def advise_on_network(config: Config, parameters: int) -> str:
-    """What to say about a network that is large for a CPU; empty for others."""
-    images = config.train.batch_size * config.optim.accumulate
-    height, width = config.train.size
-    if parameters * images * height * width <= LARGE_ON_CPU:
-        return ""
-    return (
-        f"{parameters / 1e6:.1f} M parameters on {pluralize(images, 'image')} of {width} x {height} are many for a "
-        "CPU: a step may take minutes; --config tiny is a small network, and posenet config lists all experiments"
-    )
-
-
-def advise_on_devices(runtime: Runtime, device: str) -> str:
-    """What to say where one of several accelerators trains and nobody has chosen it; empty otherwise."""
-    count = torch.accelerator.device_count()
-    if count < 2 or device != "auto" or runtime.device.type == "cpu" or type(runtime) is not Runtime:
-        return ""
-    return f"this machine has {count} devices, of which one trains; posenet train-distributed --nproc {count} uses all"
+        """The most memory of the device that tensors had so far, in GiB; empty if it does not tell."""
+        peak = peak_memory(self.run.runtime.device)
+        return {} if peak is None else {"memory_gib": round(peak / 2**30, 2)}

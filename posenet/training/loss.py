@@ -23,12 +23,11 @@ POSITIVE_THRESHOLD = 0.01  # target values from this on count as foreground in t
 
 Predictions = Sequence[Sequence[Tensor]]  # predictions[stack][scale]: (N, C, h >> scale, w >> scale)
 Loss = Callable[[Predictions, Tensor, Tensor], Tensor]
-"""A loss as training calls it; for the arguments see ``FocalL2Loss.forward``. It returns (N,), the loss of every image,
-or (N, ...), terms whose sum it is and whose means are logged."""
+"""A loss as training calls it: see ``FocalL2Loss.forward``."""
 
 
 def make_loss(config: Config) -> Loss:
-    """The loss that ``loss.function`` names, else the focal L2 loss with its terms.
+    """The loss that ``loss.function`` names, else the focal L2 loss.
 
     The name is that of a ``Loss``, or of a class of such objects; it is called with the ``Config``, or its class method
     ``from_config`` is. The predictions have the precision of the network. ``ConfigError`` if the name cannot be
@@ -36,7 +35,7 @@ def make_loss(config: Config) -> Loss:
     """
     name = config.loss.function
     if not name:
-        return FocalL2Loss.from_config(config, keep_terms=True)
+        return FocalL2Loss.from_config(config)
     found = load_extension("loss.function", name)
     with note_in_errors(f"loss.function={name} is a class, which is called with the Config"):
         loss: Loss = getattr(found, "from_config", found)(config) if isinstance(found, type) else found
@@ -54,16 +53,15 @@ class FocalL2Loss(nn.Module):
     elsewhere. The loss of one cell is ``(s - t)^2 * |1 - q|^gamma * mask_miss * channel_weight``. It is summed over
     channels and cells, averaged over stacks and averaged over scales; both averages are weighted.
 
-    Training calls ``forward``; the formula is in ``_cell_losses`` alone. The rest puts many cells into few operations.
+    The formula of a cell is in ``_cell_losses`` alone. The rest puts many cells into few operations.
     """
 
     channel_weights: Tensor
     scale_weights: Tensor
     stack_weights: Tensor | None
 
-    def __init__(self, settings: LossConfig, skeleton: Skeleton, keep_terms: bool = False) -> None:
+    def __init__(self, settings: LossConfig, skeleton: Skeleton) -> None:
         super().__init__()
-        self.keep_terms = keep_terms
         self.gamma = settings.gamma
         weights = (
             [PART_WEIGHT] * skeleton.num_parts
@@ -77,8 +75,8 @@ class FocalL2Loss(nn.Module):
         self.register_buffer("stack_weights", stack_weights, persistent=False)
 
     @classmethod
-    def from_config(cls, config: Config, keep_terms: bool = False) -> FocalL2Loss:
-        return cls(config.loss, config.model.skeleton, keep_terms)
+    def from_config(cls, config: Config) -> FocalL2Loss:
+        return cls(config.loss, config.model.skeleton)
 
     def forward(self, predictions: Predictions, target: Tensor, mask_miss: Tensor) -> Tensor:
         """The loss of every image.
@@ -90,8 +88,7 @@ class FocalL2Loss(nn.Module):
                 where it is ignored.
 
         Returns:
-            (N,) float32; with ``keep_terms`` (N, stacks, scales), the contribution of every stack and scale, weights
-            included, whose sum is the loss.
+            (N,) float32.
 
         Raises:
             ValueError: the number of stacks or scales differs from that of the weights, or shapes do not match.
@@ -124,8 +121,7 @@ class FocalL2Loss(nn.Module):
 
         sums = torch.stack([torch.stack(fine_sums, 1), *coarse_sums], 2)  # (N, stacks, scales)
         stack_weights = 1 / len(predictions) if self.stack_weights is None else self.stack_weights[:, None]
-        terms = sums * stack_weights * self.scale_weights
-        return terms if self.keep_terms else sum_per_image(terms)
+        return (sums * stack_weights * self.scale_weights).flatten(1).sum(1)
 
     def _targets_and_weights(
         self, predictions: Predictions, target: Tensor, mask_miss: Tensor
@@ -159,11 +155,6 @@ class FocalL2Loss(nn.Module):
         if self.gamma == 2:
             return (error * distance) ** 2 * weight
         return error**2 * distance.abs() ** self.gamma * weight
-
-
-def sum_per_image(terms: Tensor) -> Tensor:
-    """(N,): the loss of every image, from (N, ...): what a loss returns is that, or terms of it in any dimensions."""
-    return terms.reshape(len(terms), -1).sum(1)
 
 
 def _normalized(weights: Sequence[float]) -> Tensor:

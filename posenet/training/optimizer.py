@@ -83,10 +83,12 @@ def restore_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
     Hyperparameters keep their current values. ``ValueError`` if the state belongs to another kind of optimizer, or to
     other parameters.
     """
-    current_groups = [dict(group) for group in optimizer.param_groups]
-    if [set(group) for group in state["param_groups"]] != [set(group) for group in optimizer.param_groups]:
+    current = optimizer.state_dict()["param_groups"]
+    if [(set(group), group["params"]) for group in state["param_groups"]] != [
+        (set(group), group["params"]) for group in current
+    ]:
         raise ValueError("another kind of optimizer, or other groups of parameters")
-    optimizer.load_state_dict(state)
+    optimizer.load_state_dict({"state": state["state"], "param_groups": current})
     for parameter, parameter_state in optimizer.state.items():
         for key, value in parameter_state.items():
             # Fused kernels pair the numbers of a parameter and of its state by their order in memory. Scalars, such as
@@ -95,8 +97,6 @@ def restore_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
                 raise ValueError("state of parameters with other shapes")
             if value.ndim and value.stride() != parameter.stride():
                 parameter_state[key] = torch.empty_like(parameter).copy_(value)
-    for group, current in zip(optimizer.param_groups, current_groups):
-        group.update(current)
 
 
 def learning_rate(config: Config, world_size: int, epoch: int, step: int, steps_per_epoch: int) -> float:

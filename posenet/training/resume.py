@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,10 +22,10 @@ from posenet.checkpoints.weights import (
     require_usable_weights,
 )
 from posenet.errors import CheckpointError, ConfigError
-from posenet.messages import is_out_of_memory, pluralize, truncate_for_message
+from posenet.messages import is_out_of_memory, truncate_for_message
 from posenet.settings import Config, config_differences, config_to_dict, load_config
 from posenet.settings.earlier import require_same_constants
-from posenet.training.inputs import Experiment, config_of_new_run, loss_inputs, with_settings
+from posenet.training.inputs import Experiment, describe_inputs, with_settings
 from posenet.training.optimizer import names_to_freeze, restore_optimizer
 
 if TYPE_CHECKING:
@@ -51,7 +51,6 @@ class Progress:
     stale: int = 0  # scores since the best one
     best_kind: str = ""  # kind of the score: "AP" or "val_loss"
     best_loss: float = math.inf  # validation loss of the epoch with the best score, which decides between equal ones
-    resumed: str = ""  # the checkpoint or folder that the command names to continue from
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -110,19 +109,6 @@ class Progress:
             self.best, self.best_loss = score, loss
         return is_best
 
-    def rescale_epoch(self, old_steps: int, new_steps: int) -> None:
-        """Keep the completed share of an epoch that has another number of steps now.
-
-        ``ValueError`` if more steps are done than the epoch had.
-        """
-        if type(old_steps) is not int or not self.step <= old_steps:
-            raise ValueError(f"step {self.step} of an epoch of {truncate_for_message(old_steps)} steps")
-        if old_steps != new_steps:
-            new_step = self.step * new_steps // old_steps
-            message = "An epoch had %d steps and now has %d: step %d of it becomes step %d"
-            _log.info(message, old_steps, new_steps, self.step, new_step)
-            self.step = new_step
-
 
 def find_checkpoint(folder: Path, resume: bool | str | Path, restarted: bool = False) -> Checkpoint | None:
     """The checkpoint to resume in the folder of a run; None for a new run. Rank 0 alone calls this.
@@ -135,13 +121,9 @@ def find_checkpoint(folder: Path, resume: bool | str | Path, restarted: bool = F
     found = None
     if restarted:
         _log.info("The launcher has started the run again: resuming from its newest checkpoint, if it has saved one")
-        found = own.newest_intact(lambda state: _has_resumed(state, resume))
-    if found is None and resume is True:
+    if restarted or resume is True:
         found = own.newest_intact()
-        if found is None:
-            remedy = "to resume another one, use --resume FOLDER/last.pth"
-            _log.info("%s contains no checkpoint: starting a new run; %s", folder, remedy)
-    elif found is None and not isinstance(resume, bool):
+    if found is None and not isinstance(resume, bool):
         path = Path(resume)
         found = CheckpointFolder(path).newest_intact() if path.is_dir() else (path, read_checkpoint(path))
         if found is None:
@@ -154,6 +136,8 @@ def find_checkpoint(folder: Path, resume: bool | str | Path, restarted: bool = F
                 f"{folder} already contains a run; continue it with --resume, or choose another folder with "
                 "--set checkpoint.path=DIR"
             )
+        if resume:
+            _log.info("%s contains no checkpoint: starting a new run", folder)
         return None
     path, state = found
     for key in ("model", "optimizer", "scaler", "guard", "progress", "steps_per_epoch", "config"):
@@ -166,14 +150,6 @@ def find_checkpoint(folder: Path, resume: bool | str | Path, restarted: bool = F
             f"{folder} contains another run than {path}; choose another folder with --set checkpoint.path=DIR"
         )
     return found
-
-
-def _has_resumed(state: Mapping[str, Any], resume: bool | str | Path) -> bool:
-    """Whether a checkpoint was saved by a run that has continued from what ``resume`` names."""
-    progress = state.get("progress")
-    if isinstance(resume, bool) or not isinstance(progress, Mapping):
-        return True
-    return bool(progress.get("resumed", str(resume)) == str(resume))  # a version before 0.7 does not say it
 
 
 def config_of_run(
@@ -189,7 +165,7 @@ def config_of_run(
         ConfigError: the settings are not valid, or of another skeleton.
     """
     if checkpoint is None:
-        return config_of_new_run(experiment, overrides)
+        return with_settings(load_config(experiment, overrides), "checkpoint", path=str(folder))
     path, state = checkpoint
     saved = config_of_checkpoint(state, path) or Config()
     require_same_constants(state["config"], path)
@@ -206,16 +182,7 @@ def config_of_run(
         config = with_settings(config, "train", weights=saved.train.weights)
     changed = config_differences(saved, config)
     _log.info("Settings kept from the checkpoint%s", "; changed: " + "; ".join(changed) if changed else "")
-    try:
-        require_fitting_weights(config, state, path)
-    except CheckpointError as error:
-        others = [change for change in changed if change.startswith("model.")]
-        if not others:
-            raise
-        raise CheckpointError(
-            f"{path} is of another network ({'; '.join(others)}); continue without --config and these settings, or "
-            "start a new run in another folder"
-        ) from error
+    require_fitting_weights(config, state, path)
     return config
 
 
@@ -265,28 +232,27 @@ def restore_run(run: Run, checkpoint: Checkpoint) -> None:
             )
         restore_weights(run, checkpoint)
         run.bad_steps.restore_counts(state["guard"])
-        run.progress = Progress(**state["progress"])
-        run.progress.rescale_epoch(state["steps_per_epoch"], run.batches.steps_per_epoch)
-        world_size = state.get("world_size", run.runtime.world_size)
+        names = {field.name for field in dataclasses.fields(Progress)}
+        run.progress = Progress(**{name: value for name, value in state["progress"].items() if name in names})
+        # Of an epoch that has another number of steps now, the completed share counts.
+        steps, position = state["steps_per_epoch"], run.progress.step
+        if type(steps) is not int or position > steps:
+            raise ValueError(f"step {position} of an epoch of {truncate_for_message(steps)} steps")
+        run.progress.step = position * run.batches.steps_per_epoch // steps
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError) as error:
         if is_out_of_memory(error):
             raise  # the checkpoint is not damaged
         raise CheckpointError(
             f"{path} contains no valid run ({truncate_for_message(error)}); use an older checkpoint"
         ) from error
-    run.writer.saved_step = run.progress.total_steps
+    run.folder.saved_step = run.progress.total_steps
     if changed:
         _log.info("Changed since the checkpoint was saved: %s", ", ".join(changed))
-    if world_size != run.runtime.world_size:
-        processes = pluralize(world_size, "process", "processes")
-        _log.info("The run had %s and continues with %d", processes, run.runtime.world_size)
-    if not is_last(run, path) and not _has_best_of(run, state):
+    has_best = is_last(run, path) or _has_best_of(run, state)
+    if not has_best or {"data.val", "data.val_annotations"} & set(changed):
         run.progress.forget_scores()
-    if run.progress.best_score and {"data.val", "data.val_annotations"} & set(changed):
-        run.progress.forget_scores()
-        _log.warning("The validation data have changed: the scores of earlier epochs count no more")
-    position = f"epoch {run.progress.epoch + 1}, step {run.progress.step} of {run.batches.steps_per_epoch}"
-    _log.info("Resuming from %s: %s", path, position)
+    where = f"epoch {run.progress.epoch + 1}, step {run.progress.step} of {run.batches.steps_per_epoch}"
+    _log.info("Resuming from %s: %s", path, where)
 
 
 def is_last(run: Run, path: Path) -> bool:
@@ -313,11 +279,10 @@ def restore_weights(run: Run, checkpoint: Checkpoint) -> None:
     # belongs to other parameters, perhaps of equal shapes.
     frozen_before = names_to_freeze(run.network, saved.train.freeze)
     frozen_now = {name for name, parameter in run.network.named_parameters() if not parameter.requires_grad}
-    if changed := sorted(frozen_before ^ frozen_now):
-        verb = "froze" if changed[0] in frozen_before else "did not freeze"
+    if frozen_before != frozen_now:
         raise CheckpointError(
-            f"{path} was saved by a run that {verb} {changed[0]}; keep its train.freeze, or "
-            "start a new run in another folder with --set train.weights=FILE"
+            f"{path} was saved by a run with other frozen parameters; keep its train.freeze, or start a new run in "
+            "another folder with --set train.weights=FILE"
         )
     average = state.get("average", {})
     trained = {**state["model"], **average.get("trained", {})}  # "model" may be the average
@@ -339,7 +304,7 @@ def restore_weights(run: Run, checkpoint: Checkpoint) -> None:
     is_dynamic = run.scaler.is_enabled() and run.scaler.get_backoff_factor() < 1
     if is_dynamic and state["scaler"].get("backoff_factor", 1) < 1:
         run.scaler.load_state_dict(state["scaler"])
-    # Losses of other data or another network have another size, so the history of the guard says nothing.
-    inputs_before = loss_inputs(saved, state.get("contents", {})), state.get("world_size")
-    is_same = inputs_before == (loss_inputs(run.config, run.contents), run.runtime.world_size)
+    # With other data or settings, losses may have another size, so the history of the guard says nothing.
+    inputs_before = describe_inputs(saved, state.get("contents", {})), state.get("world_size")
+    is_same = inputs_before == (describe_inputs(run.config, run.contents), run.runtime.world_size)
     run.bad_steps.restore_history(state["guard"] if is_same else {})

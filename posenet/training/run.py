@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from posenet.checkpoints.folder import CheckpointFolder, CheckpointWriter
+from posenet.checkpoints.folder import CheckpointFolder
 from posenet.checkpoints.weights import load_weights
 from posenet.data.dataset import Batch
 from posenet.devices.parallel import Runtime
 from posenet.devices.precision import make_grad_scaler
 from posenet.devices.signals import StopRequested
 from posenet.errors import ConfigError, PosenetError, TrainingError
-from posenet.messages import pluralize
 from posenet.model.build import build_network
 from posenet.model.posenet import PoseNet
 from posenet.settings import INPUT_MULTIPLE, Config
@@ -101,8 +100,7 @@ class Run:
         self.max_steps = max_steps
         self.stop_requested = stop_requested
         self.progress = Progress()
-        self.folder = CheckpointFolder(folder, config.checkpoint.keep)
-        self.writer = CheckpointWriter(self.folder, config.checkpoint)
+        self.folder = CheckpointFolder(folder, config.checkpoint)
         self.train_data = on_all(lambda: open_train_data(config))
         self.val_data = on_all(lambda: open_val_data(config, self.train_data))  # None without data.val
         self.network = on_all(lambda: _make_network(config, runtime, is_new))
@@ -111,12 +109,11 @@ class Run:
         self.model.teacher = on_all(lambda: load_teacher(config, runtime.device))
         self.coco_validation = on_all(self._make_coco_validation)  # None without images for an AP
         self.batches = on_all(lambda: make_step_batches(config, self.train_data, runtime))
-        val_data, coco, teacher = self.val_data, self.coco_validation, self.model.teacher
+        val_data, has_ap = self.val_data, self.coco_validation is not None
         self.validation_batches = None if val_data is None else make_validation_loader(config, val_data, runtime)
 
         # The ranks are compared. From here on, all have the weights of rank 0.
-        split, digest = coco.split if coco else None, teacher.digest if teacher else None
-        self.contents = on_all(lambda: describe_contents(config, self.train_data, val_data, split, digest))
+        self.contents = on_all(lambda: describe_contents(config, self.train_data, val_data, has_ap))
         require_same_run(runtime, describe_inputs(config, self.contents | {"--max-steps": max_steps}))
         self.wrapped_model = runtime.wrap(self.model)
         is_averaged = config.average.kind != "off"
@@ -155,19 +152,15 @@ class Run:
         """
         progress, num_epochs = self.progress, self.config.train.epochs
         is_complete = True
-        if progress.epoch >= num_epochs:
-            done = pluralize(progress.epoch, "epoch")
-            _log.info("%s has completed %s; --epochs with a larger number continues it", self.folder.path, done)
+        while is_complete and progress.epoch < num_epochs and not self._must_stop_early():
+            is_complete = self._train_one_epoch(report) and self._finish_epoch(report)
+        if not is_complete:
+            self.save()
+        self.folder.require_saved()
+        if is_complete:
+            report.end()
         else:
-            while is_complete and progress.epoch < num_epochs and not self._must_stop_early():
-                is_complete = self._train_one_epoch(report) and self._finish_epoch(report)
-            if not is_complete:
-                self.save()
-            self.writer.finish()
-            if is_complete:
-                report.end()
-            else:
-                report.stopped(self._has_done_max_steps())
+            report.stopped(self._has_done_max_steps())
         finished = progress.epoch >= num_epochs
         return TrainingResult(
             folder=self.folder.path,
@@ -225,7 +218,7 @@ class Run:
         # If ``max_steps`` is the last step of an epoch, the run stops in ``train``, after the validation.
         steps_done = self._has_done_max_steps() and progress.step < batches.steps_per_epoch
         stop_due = self.stop_requested() or steps_done
-        save_due = self.runtime.is_main and self.writer.is_due(progress.total_steps)
+        save_due = self.runtime.is_main and self.folder.is_due(progress.total_steps)
         stop, save, failed, replaced = self.runtime.sum_over_ranks(stop_due, save_due, error is not None, num_replaced)
         too_many = too_many_unreadable(progress.replaced + replaced, batches.samples_per_epoch) if replaced else None
         if failed or too_many:
@@ -280,6 +273,7 @@ class Run:
         try:
             # The network has the weights that are saved as ``model``.
             with contextlib.nullcontext() if self.average is None else self.average.applied():
+                self._broadcast_batch_norm()
                 scores = self._validate(epoch, report)
         except StopRequested:
             return False
@@ -301,24 +295,23 @@ class Run:
 
     def _validate(self, epoch: int, report: Report) -> dict[str, Any]:
         """The validation loss, None without validation samples, and every few epochs COCO's scores."""
-        settings, runtime = self.config.train, self.runtime
-        # The BatchNorm statistics differ between the ranks. A checkpoint contains those of rank 0, so all ranks
-        # validate with them.
-        statistics = self._batch_norm.read()
-        runtime.broadcast_tensors(statistics)
-        self._batch_norm.write(statistics)
+        settings, batches = self.config.train, self.validation_batches
         self.model.eval()
         scores: dict[str, Any] = {"val_loss": None}
-        if self.validation_batches is not None:
-            scores["val_loss"] = validation_loss(
-                self.wrapped_model, self.validation_batches, runtime, self.stop_requested
-            )
+        if batches is not None:
+            scores["val_loss"] = validation_loss(self.wrapped_model, batches, self.runtime, self.stop_requested)
         if self.coco_validation and (epoch % settings.evaluate_every == 0 or epoch == settings.epochs):
             coco_scores, drawing = self.coco_validation(self.stop_requested)
             scores |= coco_scores
             if drawing is not None:
                 report.call("on_drawing", self.progress.total_steps, f"epoch_{epoch:04d}", drawing)
         return scores
+
+    def _broadcast_batch_norm(self) -> None:
+        """Give all ranks the BatchNorm statistics of rank 0, which its checkpoints contain."""
+        statistics = self._batch_norm.read()
+        self.runtime.broadcast_tensors(statistics)
+        self._batch_norm.write(statistics)
 
     def save(self, best: bool = False) -> bool:
         """Save everything that a resumed run needs, as step-N.pth and last.pth, and best.pth if it is the ``best``.
@@ -327,7 +320,7 @@ class Run:
         """
         if not self.runtime.is_main:
             return True
-        return self.writer.save(state_of(self), self.progress.total_steps, best)
+        return self.folder.save_or_warn(state_of(self), self.progress.total_steps, best)
 
     def _save_before_failing(self) -> None:
         """Save the run before all ranks end with an error of the data. All ranks call this at the same step.
@@ -348,7 +341,8 @@ class Run:
 
 def _make_network(config: Config, runtime: Runtime, is_new: bool) -> PoseNet:
     """The network, with the initial weights and the frozen parameters of the settings."""
-    if config.train.batch_size * runtime.world_size < 2 and max(config.train.size) == INPUT_MULTIPLE:
+    batch_size = config.train.batch_size * (runtime.world_size if config.parallel.sync_bn else 1)
+    if batch_size < 2 and max(config.train.size) == INPUT_MULTIPLE:  # the coarsest maps have a single cell
         raise ConfigError("BatchNorm has one cell to compute statistics from; give --set train.batch_size=2 or more")
     network = build_network(config)
     if config.train.weights and is_new and runtime.is_main:  # ``wrap`` sends them to the other ranks

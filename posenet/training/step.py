@@ -1,8 +1,8 @@
 """One training step, from batches to new weights.
 
 ``ModelWithLoss`` renders the targets, and computes network and loss: one module, which DataParallel and
-DistributedDataParallel wrap. ``TrainStep`` is the step: forward, backward, clip, look at losses and gradient, update or
-skip. ``bad_steps.py`` says which losses are bad.
+DistributedDataParallel wrap. ``TrainStep`` is the step: forward, backward, clip, compare losses and gradient with the
+limits of ``bad_steps.py``, update or skip.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_, get_total_norm
@@ -28,7 +26,7 @@ from posenet.model.layers import images_to_input
 from posenet.model.posenet import PoseNet
 from posenet.settings import Config
 from posenet.training.bad_steps import BadStepPolicy, BadValue
-from posenet.training.loss import Loss, make_loss, sum_per_image
+from posenet.training.loss import Loss, make_loss
 from posenet.training.optimizer import batch_norm_layers
 from posenet.training.teacher import Teacher
 
@@ -67,7 +65,7 @@ class ModelWithLoss(nn.Module):
 
         Evaluation would be a second graph, which takes longer to compile than it saves.
         """
-        self._compiled = torch.compile(self._loss_terms)
+        self._compiled = torch.compile(self._losses)
 
     def forward(
         self,
@@ -77,7 +75,7 @@ class ModelWithLoss(nn.Module):
         mask_miss: Tensor,
         supervised: Tensor | None = None,
     ) -> Tensor:
-        """What the loss returns.
+        """The loss of every image.
 
         Args:
             images: (N, H, W, 3) BGR uint8.
@@ -87,16 +85,15 @@ class ModelWithLoss(nn.Module):
             supervised: (N, C) uint8, 1 for the channels that the loss supervises; None means all.
 
         Returns:
-            (N, ...) float32; with ``FocalL2Loss`` (N, stacks, scales). ``ConfigError`` if a loss of other code returns
-            something else.
+            (N,) float32. ``ConfigError`` if a loss of other code returns something else.
         """
         if self._compiled is None or not self.training:
-            return self._loss_terms(images, joints, person_mask, mask_miss, supervised)
+            return self._losses(images, joints, person_mask, mask_miss, supervised)
         if self.teacher is not None:
             self.teacher.network_on(images.device)  # a graph cannot contain the copying
         return self._compiled(images, joints, person_mask, mask_miss, supervised)
 
-    def _loss_terms(
+    def _losses(
         self, images: Tensor, joints: Tensor, person_mask: Tensor, mask_miss: Tensor, supervised: Tensor | None
     ) -> Tensor:
         target = self.renderer(joints, person_mask.float() / 255)  # (N, C, H/4, W/4)
@@ -109,15 +106,14 @@ class ModelWithLoss(nn.Module):
             mask = mask * supervised[:, :, None, None]  # (N, C, H/4, W/4)
         with autocast(images.device, self.amp):
             predictions = self.network(inputs)
-        terms = self.loss(predictions, target, mask)
-        if not isinstance(terms, Tensor) or terms.shape[:1] != images.shape[:1]:
-            found = f"the shape {tuple(terms.shape)}" if isinstance(terms, Tensor) else f"a {type(terms).__name__}"
-            name, count = getattr(self.loss, "__name__", type(self.loss).__name__), len(images)
+        losses = self.loss(predictions, target, mask)
+        if not isinstance(losses, Tensor) or losses.shape != images.shape[:1]:
+            found = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+            name = getattr(self.loss, "__name__", type(self.loss).__name__)
             raise ConfigError(
-                f"the loss {name} returns {found} for {count} images; let it return a tensor of shape ({count},), a "
-                f"value for each image, or ({count}, ...), terms of which it is the sum"
+                f"the loss {name} returns {found}; let it return {len(images)} values, one for each image"
             )
-        return terms.float()
+        return losses.float()
 
 
 def build_model(config: Config, network: PoseNet, device: torch.device) -> ModelWithLoss:
@@ -132,11 +128,11 @@ def build_model(config: Config, network: PoseNet, device: torch.device) -> Model
     return model
 
 
-def compute_terms(model: nn.Module, batch: Batch, runtime: Runtime) -> Tensor:
+def compute_losses(model: nn.Module, batch: Batch, runtime: Runtime) -> Tensor:
     """What a wrapped ``ModelWithLoss`` returns for a batch in host memory."""
     batch = runtime.to_device(batch)
-    terms: Tensor = model(batch.images, batch.joints, batch.person_mask, batch.mask_miss, batch.supervised)
-    return terms
+    losses: Tensor = model(batch.images, batch.joints, batch.person_mask, batch.mask_miss, batch.supervised)
+    return losses
 
 
 @dataclass(frozen=True)
@@ -147,26 +143,6 @@ class StepResult:
     bad: BadValue | None = None
     """Why the step was skipped: a bad gradient norm, or this rank's loss of the first batch whose loss was bad on some
     rank, here or elsewhere. None if the step was not skipped, or only because the loss scale of fp16 was too large."""
-
-
-class MeanMeter:
-    """The mean of numbers or tensors since the last reading. ``add`` does not wait for a device."""
-
-    def __init__(self) -> None:
-        self._sum: Any = 0
-        self._count = 0
-
-    def add(self, total: float | Tensor, count: int = 1) -> None:
-        """Add the sum of ``count`` values."""
-        self._sum = self._sum + total
-        self._count += count
-
-    def read(self) -> Any:
-        """Return the mean with five digits, a tensor as lists, and restart; None without values, or if not finite."""
-        mean = torch.as_tensor(self._sum).cpu().double() / self._count
-        self._sum = self._count = 0
-        # Five digits are enough, and keep the log small.
-        return np.vectorize(lambda value: float(f"{value:.5g}"))(mean).tolist() if mean.isfinite().all() else None
 
 
 @dataclass(eq=False)
@@ -186,9 +162,7 @@ class TrainStep:
     max_grad_norm: float  # the norm of the true (unscaled, averaged) gradient is clipped to it, unless it is 0
 
     def __post_init__(self) -> None:
-        self.terms = MeanMeter()
-        """Of the images of steps that were not skipped: what the loss returns, (stacks, scales) for ``FocalL2Loss``."""
-        self.gradient_norm = MeanMeter()  # of these steps, before clipping
+        self.gradient_norms: list[float] = []  # before clipping, of the steps that were not skipped since the last log
         self._batch_norm = BatchNormStatistics(self.model)
         self._parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
@@ -203,15 +177,12 @@ class TrainStep:
     def _step(self, batches: Sequence[Batch]) -> StepResult:
         # Forward and backward. Only the last backward pass averages the gradients over the processes.
         losses = []
-        terms = []
         for number, batch in enumerate(batches, 1):
             is_last = number == len(batches)
             with contextlib.nullcontext() if is_last else self.runtime.no_gradient_sync(self.model):
-                terms_of_images = compute_terms(self.model, batch, self.runtime)  # (N, ...)
-                loss = sum_per_image(terms_of_images).mean()
+                loss = compute_losses(self.model, batch, self.runtime).mean()
                 self.scaler.scale(loss / len(batches)).backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
-            terms.append((terms_of_images.detach().sum(0), len(terms_of_images)))
         self.scaler.unscale_(self.optimizer)
         if self.max_grad_norm:
             norm = clip_grad_norm_(self._parameters, self.max_grad_norm)
@@ -221,41 +192,34 @@ class TrainStep:
         # Vote on the losses and the norm, so that either all ranks skip the step or none does. All numbers are read at
         # once, because the device is idle while the host waits for them.
         guard = self.bad_steps
-        own = torch.stack([*losses, norm])  # (batches + 1,)
-        is_bad = ~(own.isfinite() & (own <= guard.loss.limit))
-        votes = self.runtime.all_reduce_sum(torch.stack([own, is_bad.to(own.dtype)]))  # (2, batches + 1)
-        (*loss_sums, norm_sum), (*bad_losses, _) = votes.tolist()
+        values = torch.stack([*losses, norm])  # (batches + 1,)
+        is_bad = ~(values.isfinite() & (values <= guard.loss.limit))
+        own = torch.stack([values, is_bad.to(values.dtype)])
+        numbers = torch.cat([self.runtime.all_reduce_sum(own), own]).tolist()  # (4, batches + 1)
+        (*loss_sums, norm_sum), (*bad_losses, _), own_values, own_is_bad = numbers
         gradient_norm = norm_sum / self.runtime.world_size
         mean_loss = sum(loss_sum / self.runtime.world_size for loss_sum in loss_sums) / len(batches)
 
         # Skip or update.
-        for number, bad in enumerate(bad_losses):
+        for bad, value, is_own in zip(bad_losses, own_values, own_is_bad):
             if bad:
-                self._keep_loss_scale()
-                value, is_own = torch.stack([own[number], is_bad[number].to(own.dtype)]).tolist()
-                return StepResult(bad=guard.loss.explain("loss", value, is_own=bool(is_own)))
-        gradient = guard.relative_gradient
+                self.scaler.update(self.scaler.get_scale())  # the loss says nothing about the loss scale of fp16
+                return StepResult(bad=BadValue("loss", value, guard.loss.limit, bool(is_own)))
+        bad_gradient = BadValue("gradient norm", gradient_norm, guard.relative_gradient.limit * mean_loss)
         if not math.isfinite(gradient_norm):
             # That the loss scale of fp16 was too large is normal, and no sign of an exploding loss.
             scale = self.scaler.get_scale()
             self.scaler.update()
             was_too_large = scale > 1 and self.scaler.get_scale() < scale
-            bad = None if was_too_large else gradient.explain("gradient norm", gradient_norm, mean_loss)
-            return StepResult(bad=bad)
-        if mean_loss > 0 and gradient_norm > gradient.limit * mean_loss:
-            self._keep_loss_scale()
-            return StepResult(bad=gradient.explain("gradient norm", gradient_norm, mean_loss))
+            return StepResult(bad=None if was_too_large else bad_gradient)
+        if mean_loss > 0 and gradient_norm > bad_gradient.limit:
+            self.scaler.update(self.scaler.get_scale())
+            return StepResult(bad=bad_gradient)
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        for total, count in terms:
-            self.terms.add(total, count)
-        self.gradient_norm.add(gradient_norm)
+        self.gradient_norms.append(gradient_norm)
         guard.record_good(mean_loss, gradient_norm)
         return StepResult(loss=mean_loss)
-
-    def _keep_loss_scale(self) -> None:
-        """End a step whose values are bad: they say nothing about the loss scale of fp16."""
-        self.scaler.update(self.scaler.get_scale())
 
 
 class BatchNormStatistics:

@@ -7,14 +7,11 @@ import logging
 from dataclasses import dataclass, field
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from posenet.checkpoints.named import find_weights
 from posenet.checkpoints.weights import load_model
 from posenet.devices.precision import select_amp
 from posenet.errors import ConfigError
-from posenet.files import sha256_of
 from posenet.model.fused import FusedNetwork
 from posenet.settings import Config
 from posenet.training.loss import POSITIVE_THRESHOLD
@@ -34,9 +31,7 @@ class Teacher:
     """
 
     network: FusedNetwork
-    weight: float  # a setting of ``distill``, as ``input_size``
-    input_size: tuple[int, int] | None = None
-    digest: str = ""  # SHA-256 of the file
+    weight: float  # ``distill.weight``
     _networks: dict[torch.device, FusedNetwork] = field(default_factory=dict)
 
     @torch.no_grad()
@@ -56,7 +51,7 @@ class Teacher:
         Returns:
             (N, C, h, w) float32 in [0, 1].
         """
-        maps = self.maps(images, (target.shape[2], target.shape[3]))
+        maps = self.maps(images)
         mixture = target + self.weight * (maps - target)
         mixture = torch.maximum(mixture, target.clamp(max=POSITIVE_THRESHOLD))
         labels_count = mask_miss >= 0.5
@@ -65,14 +60,9 @@ class Teacher:
         return torch.where(labels_count, mixture, maps)
 
     @torch.no_grad()
-    def maps(self, images: Tensor, size: tuple[int, int]) -> Tensor:
-        """The teacher's maps for (N, 3, H, W) images, resampled to (N, C, *size) and clamped to [0, 1]."""
-        if self.input_size is not None and self.input_size != tuple(images.shape[2:]):
-            images = F.interpolate(images, size=self.input_size, mode="bilinear", align_corners=False, antialias=True)
-        maps = self.network_on(images.device).heatmaps(images).float()
-        if tuple(maps.shape[2:]) != size:
-            maps = F.interpolate(maps, size=size, mode="bilinear", align_corners=False, antialias=True)
-        maps = maps.clamp(0, 1)
+    def maps(self, images: Tensor) -> Tensor:
+        """The teacher's maps (N, C, H/4, W/4) for (N, 3, H, W) images, clamped to [0, 1]."""
+        maps = self.network_on(images.device).heatmaps(images).float().clamp(0, 1)
         return torch.where(maps < THRESHOLD, torch.zeros_like(maps), maps)
 
     def network_on(self, device: torch.device) -> FusedNetwork:
@@ -96,8 +86,5 @@ def load_teacher(config: Config, device: torch.device) -> Teacher | None:
             f"the teacher {name} predicts another skeleton than model.skeleton; give both networks the same skeleton"
         )
     amp = select_amp(device, "auto")
-    size = config.distill.size or config.train.size
-    message = "Teacher: %s, precision %s, input %d x %d; distill.weight %g where labels count"
-    _log.info(message, name, amp, *size, config.distill.weight)
-    digest = sha256_of(find_weights(name))
-    return Teacher(FusedNetwork(network, amp), config.distill.weight, config.distill.size, digest)
+    _log.info("Teacher: %s, precision %s; distill.weight %g where labels count", name, amp, config.distill.weight)
+    return Teacher(FusedNetwork(network, amp), config.distill.weight)

@@ -18,33 +18,25 @@ import torch
 
 from posenet.annotations.find_annotations import are_annotations
 from posenet.checkpoints.folder import RunStatusFile, run_lock
-from posenet.data.dataset import training_set
-from posenet.data.targets import TargetRenderer
 from posenet.devices.device import cudnn_flags, deterministic_algorithms, select_device
 from posenet.devices.parallel import Runtime
 from posenet.devices.precision import describe_training_mode, select_training_mode
 from posenet.devices.ranks import is_restarted, run_in_all_processes
 from posenet.devices.signals import catch_stop_signals
 from posenet.errors import ConfigError
-from posenet.images import write_image
-from posenet.messages import to_single_line
 from posenet.progress_bar import hide_progress
 from posenet.settings import OptimConfig
 from posenet.training import from_annotations
 from posenet.training.inputs import Experiment, folder_of_run, with_settings
 from posenet.training.log import (
-    SAMPLES_FILE,
     Report,
     TrainingCallback,
-    advise_on_devices,
     callbacks_of_run,
-    describe_lr,
     refuse_files_of_others,
     text_log,
 )
 from posenet.training.resume import config_of_run, find_checkpoint, is_last, restore_run
 from posenet.training.run import Run, TrainingResult
-from posenet.visualization.sheets import sheet_of_samples
 
 _log = logging.getLogger(__name__)
 _training_thread = threading.RLock()
@@ -106,39 +98,36 @@ def train(
     """
     if max_steps < 0:
         raise ConfigError(f"max_steps is {max_steps}; give the number of the last step, or 0 for none")
-    if resume is None or resume == "":
-        raise ConfigError(f"resume is {resume!r}; give True, False, or the path of a checkpoint or of a run's folder")
     runtime = runtime or Runtime()
     pairs = [overrides] if isinstance(overrides, str) else list(overrides)
 
-    def prepare_data() -> tuple[from_annotations.PreparedData, Experiment, list[str]] | None:
-        """The stores of annotations, the experiment of a run on them and its overrides; None of an experiment."""
-        sources = {"images": images, "val": val, "val_images": val_images}
-        if not are_annotations(config):
-            if prepare or any(value is not None for value in (*sources.values(), experiment)):
-                raise ConfigError(
-                    "images, val, val_images, experiment and prepare belong to annotations; give these as first "
-                    "argument"
-                )
-            return None
-        if not isinstance(resume, bool):
-            raise ConfigError("with annotations, a run continues in its folder; leave out --resume PATH")
+    train_on_stores = functools.partial(
+        _train, warmup=warmup, max_steps=max_steps, callbacks=callbacks, progress=progress, runtime=runtime
+    )
+    sources = {"images": images, "val": val, "val_images": val_images}
+    if not are_annotations(config):
+        if prepare or any(value is not None for value in (*sources.values(), experiment)):
+            raise ConfigError(
+                "images, val, val_images, experiment and prepare belong to annotations; give these as first argument"
+            )
+        return train_on_stores(config, pairs, resume, says_next=True)
+    if not isinstance(resume, bool):
+        raise ConfigError("with annotations, a run continues in its folder; leave out --resume PATH")
+
+    def prepare_data() -> tuple[from_annotations.PreparedData, Experiment, list[str]]:
+        """The stores of the annotations, the experiment of a run on them and its overrides."""
         data = from_annotations.prepare(config, pairs, experiment=experiment, **sources)
         if prepare:
-            from_annotations.show_labels(data, "the same call without prepare=True")
+            from_annotations.show_labels(data, "the same without --prepare")
             return data, None, []
         has_accelerator = select_device(data.settings.train.device).type != "cpu"
         return data, *from_annotations.choose_experiment(data, pairs, experiment, has_accelerator)
 
     with runtime.explain_errors():
-        prepared = runtime.broadcast_object(runtime.run_on_main(prepare_data))
-    if prepared is None:
-        return _train(config, pairs, resume, warmup, max_steps, callbacks, progress, runtime, says_next=True)
-    data, config, pairs = prepared
+        data, chosen, pairs = runtime.broadcast_object(runtime.run_on_main(prepare_data))
     if prepare:
         return TrainingResult(data.folder, finished=False, epochs=0, steps=0, best={})
-    resume = data.is_started
-    result = _train(config, pairs, resume, warmup, max_steps, callbacks, progress, runtime, says_next=False)
+    result = train_on_stores(chosen, pairs, data.is_started, says_next=False)
     if runtime.is_main and (result.finished or result.stopped_early):
         from_annotations.conclude(data, progress)
     return result
@@ -148,12 +137,13 @@ def _train(
     experiment: Experiment,
     overrides: Sequence[str],
     resume: bool | str | Path,
+    *,
+    says_next: bool,
     warmup: bool,
     max_steps: int,
     callbacks: Sequence[TrainingCallback],
     progress: bool,
     runtime: Runtime,
-    says_next: bool,
 ) -> TrainingResult:
     """Train on stores. For ``says_next`` see ``Report``, for the others ``train``."""
     with contextlib.ExitStack() as at_end:
@@ -162,7 +152,6 @@ def _train(
             raise ConfigError("another thread of this process trains; train in another process, or afterwards")
         at_end.callback(_training_thread.release)
         stop_requested = at_end.enter_context(catch_stop_signals())
-        open_text_log = at_end.enter_context(text_log())
         at_end.enter_context(runtime.explain_errors())
         if not (progress and runtime.is_main):
             at_end.enter_context(hide_progress())
@@ -170,8 +159,8 @@ def _train(
         # The settings, with those of the checkpoint, which rank 0 looks for. Nobody else writes into the folder from
         # here on.
         folder = runtime.run_on_all(lambda: folder_of_run(experiment, overrides, resume))
-        runtime.run_on_main(lambda: refuse_files_of_others(folder))
-        runtime.run_on_main(lambda: at_end.enter_context(run_lock(folder)))
+        runtime.run_on_main(lambda: _enter_folder(folder, at_end))
+        at_end.enter_context(runtime.explain_errors())  # again, so that the log has the explanations
         find = functools.partial(find_checkpoint, folder, resume, is_restarted(os.environ))
         checkpoint = runtime.broadcast_object(runtime.run_on_main(find))
         settings = runtime.run_on_all(lambda: config_of_run(experiment, overrides, folder, checkpoint))
@@ -184,10 +173,7 @@ def _train(
         at_end.enter_context(deterministic_algorithms(settings.train.deterministic))
         at_end.enter_context(cudnn_flags(benchmark=True, tf32=settings.train.tf32))
         torch.default_generator.manual_seed(settings.train.seed)
-        mode = describe_training_mode(runtime.device, settings.train)
-        _log.info("%s; %s", mode, describe_lr(settings, runtime.world_size))
-        if advice := advise_on_devices(runtime, settings.train.device):
-            _log.info(advice)
+        _log.info("%s", describe_training_mode(runtime.device, settings.train))
         # Values in place of "auto", so that a resumed run keeps them.
         settings = with_settings(settings, "train", **select_training_mode(runtime.device, settings.train)._asdict())
 
@@ -196,21 +182,14 @@ def _train(
         at_end.callback(run.close)
         own_logs = runtime.run_on_main(lambda: callbacks_of_run(settings.log)) or []
         report = Report(run, [*own_logs, *callbacks] if runtime.is_main else [], says_next)
-        report.describe_run(is_new=checkpoint is None)
+        report.describe_run()
         if checkpoint is not None:
             runtime.run_on_all(functools.partial(restore_run, run, checkpoint))
-        run.progress.resumed = "" if isinstance(resume, bool) else str(resume)
 
-        # The files in the folder, which a run that is refused does not touch.
+        # The files in the folder. A run that is refused writes its log alone.
         status = runtime.run_on_main(lambda: at_end.enter_context(RunStatusFile(folder)))
         at_end.callback(report.close)
-
-        def open_files() -> None:
-            open_text_log(folder)
-            report.start()
-            _draw_samples(run)
-
-        runtime.run_on_main(open_files)
+        runtime.run_on_main(report.start)
 
         # The loops over epochs and steps.
         if checkpoint is not None and not is_last(run, checkpoint[0]):
@@ -222,13 +201,8 @@ def _train(
     return result
 
 
-def _draw_samples(run: Run) -> None:
-    """Draw some training samples with their labels as the network gets them; only warn if that fails."""
-    path = run.folder.path / SAMPLES_FILE
-    try:
-        dataset = training_set(run.train_data, run.config)
-        write_image(path, sheet_of_samples(dataset, TargetRenderer.from_config(run.config)))
-    except Exception as error:  # the run itself reports what is wrong with its samples
-        _log.warning("%s is not drawn: %s", path, to_single_line(str(error) or repr(error)))
-    else:
-        _log.info("Training samples with their labels: %s", path)
+def _enter_folder(folder: Path, at_end: contextlib.ExitStack) -> None:
+    """Lock the folder of a run and begin its log, both up to the end."""
+    refuse_files_of_others(folder)
+    at_end.enter_context(run_lock(folder))
+    at_end.enter_context(text_log(folder))

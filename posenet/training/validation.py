@@ -35,8 +35,7 @@ from posenet.progress_bar import progress_bar
 from posenet.settings import Config
 from posenet.skeleton import Skeleton
 from posenet.training.batches import errors_of_data, log_unreadable, too_many_unreadable
-from posenet.training.loss import sum_per_image
-from posenet.training.step import compute_terms
+from posenet.training.step import compute_losses
 from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, MIN_SCORE, draw_people
 from posenet.visualization.sheets import contact_sheet, label_tile
 
@@ -63,7 +62,7 @@ def validation_loss(
             for batch in progress_bar(loader, "validate", len(loader), unit="batch", leave=False):
                 if stop_requested():
                     break
-                loss += sum_per_image(compute_terms(model, batch, runtime)).cpu().double().sum().item()
+                loss += compute_losses(model, batch, runtime).cpu().double().sum().item()
                 count += len(batch.images)
                 replaced += log_unreadable([batch])
         except DataError:
@@ -110,7 +109,6 @@ class CocoValidation:
         with_people = [index for index, (image, _) in enumerate(self.share) if image.id in self.truth]
         drawn = with_people[:: max(1, len(with_people) // NUM_DRAWN)][:NUM_DRAWN]
         self.drawn_indices = frozenset(drawn if runtime.is_main else [])
-        self.has_logged_readings = False
 
     @cudnn_flags(benchmark=False)  # the images have many shapes
     def __call__(self, stop_requested: Callable[[], bool]) -> tuple[dict[str, float], np.ndarray | None]:
@@ -163,9 +161,7 @@ class CocoValidation:
                 bar.update()
         if stop_requested():
             return None
-        if not self.has_logged_readings:
-            log_resized(sizes)
-        self.has_logged_readings = True
+        log_resized(sizes)
         return results
 
     def _draw(self, item: AnnotatedResult, min_score: float) -> list[np.ndarray]:

@@ -8,8 +8,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from posenet.errors import DataError
 from posenet.files import read_input, write_atomically
 
@@ -22,15 +20,13 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Palette of Okabe and Ito, which colour-blind people can distinguish."""
 PANELS = {
     "Loss": [
-        ("train", "total", "training"),
-        ("epoch", "train_loss", "training, mean of the epoch"),  # longer, so the one between log lines is behind it
+        ("train", "loss", "training, mean of the epoch so far"),
+        ("epoch", "train_loss", "training, mean of the epoch"),
         ("epoch", "val_loss", "validation"),
     ],
     "COCO scores on the validation images": [("epoch", name, name) for name in ("AP", "AP50", "AP75", "AR")],
     "Learning rate": [("train", "lr", "learning rate")],
     "Gradient norm": [("train", "gradient_norm", "gradient norm")],
-    "Samples per second": [("train", "samples_per_s", "samples/s")],
-    "Shares of time and of memory": [("train", "data_wait", "wait for data"), ("train", "memory_share", "memory")],
 }
 """The curves of each panel: the kind of log entries, the key in them, and the label."""
 
@@ -70,41 +66,27 @@ def write_curves(folder: Path) -> Path:
 
 
 def training_figure(log: RunLog, run_name: str) -> Figure:
-    """Draw the panels by step; a panel without values is left out."""
+    """Draw the panels by step."""
     from matplotlib.figure import Figure
 
     if not log["train"] and not log["epoch"]:
         raise DataError(f"the log of {run_name} contains nothing to draw yet; wait for the run's first log line")
-    for entry in log["train"]:  # the sum of the terms of the loss, or the mean of the epoch so far without any
-        if (loss := entry.get("terms") or entry.get("loss")) is not None:
-            entry["total"] = np.asarray(loss, np.float64).sum()
-    panels = {title: [(label, *_series(log, kind, key)) for kind, key, label in PANELS[title]] for title in PANELS}
-    panels = {title: curves for title, curves in panels.items() if any(steps for _, steps, _ in curves)}
-    rows = -(-len(panels) // 2)
-    figure = Figure(figsize=(10.4, 3.6 * rows), dpi=110, facecolor="white")
+    figure = Figure(figsize=(10.4, 7.2), dpi=110, facecolor="white")
     # Drawn after every epoch: matplotlib's automatic layouts take longer than the curves.
-    figure.subplots_adjust(0.07, 0.25 / rows, 0.97, 1 - 0.27 / rows, hspace=0.35)
+    figure.subplots_adjust(0.07, 0.125, 0.97, 0.865, hspace=0.35)
     figure.suptitle(run_name, fontsize=13, fontweight="bold", parse_math=False)
-    for number, (title, curves) in enumerate(panels.items(), 1):
-        axes = figure.add_subplot(rows, 2, number)
+    for axes, (title, curves) in zip(figure.subplots(2, 2).flat, PANELS.items()):
         axes.set_title(title, fontsize=11, loc="left")
         axes.set_xlabel("step")
         axes.grid(alpha=0.25)
-        for (label, steps, values), colour in zip(curves, COLOURS):
-            if steps:
-                axes.plot(steps, values, label=label, color=colour, marker="." if len(steps) < 30 else None)
+        for (kind, key, label), colour in zip(curves, COLOURS):
+            points = [(entry["step"], entry[key]) for entry in log[kind] if entry.get(key) is not None]
+            if points:
+                axes.plot(*zip(*points), label=label, color=colour, marker="." if len(points) < 30 else None)
+                axes.legend(frameon=False, fontsize=9)
         if title in ("Loss", "Gradient norm"):
             axes.set_yscale("log", nonpositive="mask")
-        else:
-            axes.set_ylim(bottom=0)
         if title == "Loss":
             for entry in log["skip"]:
                 axes.axvline(entry["step"], color="black", linestyle=":", linewidth=1)
-        axes.legend(frameon=False, fontsize=9)
     return figure
-
-
-def _series(log: RunLog, kind: str, key: str) -> tuple[list[int], list[float]]:
-    """The steps and the values of the entries in which ``key`` has a value."""
-    entries = [entry for entry in log[kind] if entry.get(key) is not None]
-    return [entry["step"] for entry in entries], [entry[key] for entry in entries]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -38,8 +37,6 @@ MIN_SAMPLE_WIDTH = 400
 """Narrower training samples have margins, so that the labels fit above them."""
 NUM_PREVIEWS = 8
 """Number of training samples that are drawn."""
-NUM_ON_SHEET = 4
-"""Number of them that the sheet of a run shows."""
 NUM_LABELLED = 8
 """Number of people on a sheet of labels, each of another image."""
 LABELLED_SIZE = 480
@@ -133,11 +130,6 @@ def write_previews(dataset: PoseDataset, renderer: TargetRenderer, folder: Path)
         write_image(path, drawing)
         paths.append(path)
     return paths
-
-
-def sheet_of_samples(dataset: PoseDataset, renderer: TargetRenderer) -> np.ndarray:
-    """The first training samples on one sheet, as ``write_previews`` draws them; (H, W, 3) BGR uint8."""
-    return contact_sheet(list(itertools.islice(_draw_samples(dataset, renderer), NUM_ON_SHEET)), columns=2)
 
 
 def _draw_samples(dataset: PoseDataset, renderer: TargetRenderer) -> Iterator[np.ndarray]:

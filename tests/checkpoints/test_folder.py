@@ -16,7 +16,7 @@ import torch
 
 from posenet.checkpoints import folder as folder_module
 from posenet.checkpoints.file import read_checkpoint
-from posenet.checkpoints.folder import STATUS_FILE, CheckpointFolder, CheckpointWriter, RunStatusFile, run_lock
+from posenet.checkpoints.folder import STATUS_FILE, CheckpointFolder, RunStatusFile, run_lock
 from posenet.errors import CheckpointError
 from posenet.settings import CheckpointConfig
 from tests.helpers.process_runs import locked_by_another_process, other_process_can_lock, wait_for_exit
@@ -32,7 +32,7 @@ def steps_of(folder: CheckpointFolder) -> list[int]:
 
 
 def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
-    folder = CheckpointFolder(tmp_path / "run", keep=2)
+    folder = CheckpointFolder(tmp_path / "run", CheckpointConfig(keep=2))
     assert not folder.has_checkpoints() and folder.newest_intact() is None
     for step in range(1, 6):
         folder.save({"step": step}, step, best=step == 2)
@@ -74,11 +74,11 @@ def test_an_older_checkpoint_is_not_taken_because_the_newest_cannot_be_read_now(
 
 def test_checkpoints_are_ordered_by_step_whatever_their_times(tmp_path: Path) -> None:
     """A copied folder has other times, and may have no links."""
-    folder = CheckpointFolder(tmp_path, keep=3)
+    folder = CheckpointFolder(tmp_path, CheckpointConfig(keep=3))
     save_steps(folder, 90, 100, 110)
     for second, path in enumerate(folder.history()):
         os.utime(path, (second, second))
-    copy = CheckpointFolder(shutil.copytree(tmp_path, tmp_path / "copy"), keep=3)
+    copy = CheckpointFolder(shutil.copytree(tmp_path, tmp_path / "copy"), CheckpointConfig(keep=3))
     for found in (folder, copy):
         assert steps_of(found) == [110, 100, 90]
         save_steps(found, 120)
@@ -87,7 +87,7 @@ def test_checkpoints_are_ordered_by_step_whatever_their_times(tmp_path: Path) ->
 
 
 def test_checkpoints_beyond_a_step_to_which_the_run_has_returned_are_the_oldest(tmp_path: Path) -> None:
-    folder = CheckpointFolder(tmp_path, keep=3)
+    folder = CheckpointFolder(tmp_path, CheckpointConfig(keep=3))
     save_steps(folder, 200, 300, 400, 210)
     assert steps_of(folder) == [210, 200, 400]
     save_steps(folder, 220, 230)
@@ -122,34 +122,33 @@ def test_a_checkpoint_that_cannot_be_written_is_a_warning_and_the_last_one_an_er
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = CheckpointFolder(tmp_path / "run")
-    writer = CheckpointWriter(folder, CheckpointConfig())
     folder.path.touch()
-    writer.save({"step": 1}, 1)
+    assert not folder.save_or_warn({"step": 1}, 1)
     assert "step 1 is not saved" in caplog.text
     with pytest.raises(CheckpointError, match="not saved"):
-        writer.finish()
+        folder.require_saved()
     folder.path.unlink()
     weight = torch.ones(100_000)[:3]  # whose memory is not saved with it
-    writer.save({"model": {"w": weight}, "optimizer": [(weight, {"lr": 0.1})]}, 2, best=True)
-    writer.finish()
-    assert writer.saved_step == 2
+    assert folder.save_or_warn({"model": {"w": weight}, "optimizer": [(weight, {"lr": 0.1})]}, 2, best=True)
+    folder.require_saved()
+    assert folder.saved_step == 2
     last = read_checkpoint(folder.last)
     assert torch.equal(last["model"]["w"], weight) and torch.equal(last["optimizer"][0][0], weight)
     assert folder.best.samefile(folder.last) and folder.last.stat().st_size < 10_000
 
 
 def test_checkpoints_are_due_by_steps_and_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    by_steps = CheckpointWriter(CheckpointFolder(tmp_path / "a"), CheckpointConfig(every_steps=3, every_minutes=0))
+    by_steps = CheckpointFolder(tmp_path / "a", CheckpointConfig(every_steps=3, every_minutes=0))
     assert [step for step in range(1, 10) if by_steps.is_due(step)] == [3, 6, 9]
-    by_steps.save({}, 6)
+    by_steps.save_or_warn({}, 6)
     assert not by_steps.is_due(6)  # an epoch's end may have saved it
-    by_clock = CheckpointWriter(CheckpointFolder(tmp_path / "b"), CheckpointConfig(every_minutes=1))
-    neither = CheckpointWriter(CheckpointFolder(tmp_path / "c"), CheckpointConfig(every_minutes=0))
+    by_clock = CheckpointFolder(tmp_path / "b", CheckpointConfig(every_minutes=1))
+    neither = CheckpointFolder(tmp_path / "c", CheckpointConfig(every_minutes=0))
     start = time.monotonic()
     for seconds, due in ((50, False), (61, True)):
         monkeypatch.setattr(time, "monotonic", lambda seconds=seconds: start + seconds)
         assert by_clock.is_due(1) == due and not neither.is_due(1)
-    by_clock.save({}, 1)
+    by_clock.save_or_warn({}, 1)
     monkeypatch.setattr(time, "monotonic", lambda: start + 120)
     assert not by_clock.is_due(2)
 

@@ -17,6 +17,7 @@ import torch
 from posenet.checkpoints.file import read_checkpoint
 from posenet.checkpoints.folder import CheckpointFolder
 from posenet.errors import CheckpointError
+from posenet.settings import CheckpointConfig
 from tests.helpers.process_runs import fork_process, wait_for_exit
 from tests.helpers.tiny_training import Recorder, Stores, train_tiny
 from tests.helpers.videos import full_disk
@@ -30,7 +31,7 @@ def save(folder: CheckpointFolder, step: int) -> None:
 
 
 def folder_with_checkpoints(path: Path) -> CheckpointFolder:
-    folder = CheckpointFolder(path, keep=2)
+    folder = CheckpointFolder(path, CheckpointConfig(keep=2))
     for step in (1, 2):
         save(folder, step)
     return folder
@@ -70,7 +71,7 @@ def test_a_kill_at_any_change_of_a_file_costs_at_most_the_new_checkpoint(tmp_pat
 
     template = folder_with_checkpoints(tmp_path / "template").path
     for number in itertools.count(1):
-        folder = CheckpointFolder(shutil.copytree(template, tmp_path / str(number)), keep=2)
+        folder = CheckpointFolder(shutil.copytree(template, tmp_path / str(number)), CheckpointConfig(keep=2))
         status = wait_for_exit(fork_process(save_and_die))
         assert_complete(folder, {2, 3})
         if status == 0:  # the save has made fewer calls
@@ -96,7 +97,7 @@ def test_a_call_that_the_system_refuses_does_not_damage_older_checkpoints(tmp_pa
 
     template = folder_with_checkpoints(tmp_path / "template").path
     for number in itertools.count(1):
-        folder = CheckpointFolder(shutil.copytree(template, tmp_path / str(number)), keep=2)
+        folder = CheckpointFolder(shutil.copytree(template, tmp_path / str(number)), CheckpointConfig(keep=2))
         status = wait_for_exit(fork_process(save_without_space))
         assert not list(folder.path.glob(".*"))
         assert_complete(folder, {2, 3})

@@ -2,46 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from posenet.checkpoints.named import NAMED_WEIGHTS, NamedWeights
 from posenet.cli.main import run_tool
+from tests.helpers.drive import Drive, drive_with
 from tests.helpers.networks import write_checkpoint
-from tests.helpers.weights_server import WeightsHost, weights_host
 
 
 @pytest.fixture
-def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WeightsHost]:
-    """A server with a checkpoint of a tiny network, whose name is "mine"."""
+def drive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Drive:
+    """Google Drive with a checkpoint of a tiny network, whose name is "mine"."""
     data = write_checkpoint(tmp_path / "mine.pth", "inference.height=64").read_bytes()
     monkeypatch.setenv("POSENET_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-    with weights_host(data) as host:
-        entry = NamedWeights("a tiny network", license="CC0", url=f"{host.address}/mine.pth")
-        monkeypatch.setitem(NAMED_WEIGHTS, "mine", entry)
-        yield host
+    return drive_with(data, "mine", monkeypatch)
 
 
 def test_the_list_shows_licence_source_and_file_of_all_names(
-    host: WeightsHost, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    drive: Drive, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_tool("weights", ["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert host.requests == []
+    assert drive.downloads == 0
     assert run_tool("weights", ["fetch", "mine"]) == 0
     path = capsys.readouterr().out.removeprefix("mine is in ").rstrip()
     assert lines[0].startswith("simplepose: ") and lines[1] == "    licence  none stated"
     assert "1gLa2oNxnbFPo0BjnpPaiAmWJwyND8wkA" in lines[2] and lines[3].endswith(".pth (not downloaded)")
-    mine = ["mine: a tiny network", "    licence  CC0", f"    source   {host.address}/mine.pth", f"    file     {path}"]
-    assert lines[4:] == [*mine[:3], f"{mine[3]} (not downloaded)"]
+    assert lines[4:6] == ["mine: a tiny network", "    licence  CC0"]
+    assert lines[7] == f"    file     {path} (not downloaded)"
     assert run_tool("weights", ["list"]) == 0
-    assert capsys.readouterr().out.splitlines() == [*lines[:4], *mine]
+    assert capsys.readouterr().out.splitlines() == [*lines[:7], f"    file     {path}"]
 
 
-def test_the_tools_accept_a_name(host: WeightsHost, tiny_coco: Path, stores: dict[str, Path]) -> None:
+def test_the_tools_accept_a_name(drive: Drive, tiny_coco: Path, stores: dict[str, Path]) -> None:
     images = tiny_coco / "val2017"
     annotations = tiny_coco / "annotations" / "person_keypoints_val2017.json"
     data = ["--images", str(images), "--annotations", str(annotations)]
@@ -53,19 +48,20 @@ def test_the_tools_accept_a_name(host: WeightsHost, tiny_coco: Path, stores: dic
     training = ["--set", f"data.train={stores['train']}", *small, "--max-steps", "1"]
     assert run_tool("train", ["--weights", "mine", *training]) == 0
     assert all(Path(name).exists() for name in ("results.json", "people.json"))
-    assert host.requests == ["/mine.pth"]
+    assert drive.downloads == 1
 
 
-def test_an_unknown_name_is_an_error_of_one_line(host: WeightsHost, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_name_is_an_error_of_one_line(drive: Drive, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("a.jpg").touch()
     for tool, words, message in (
         ("weights", ["fetch", "mine", "yours"], "yours is not the name of published weights; known: simplepose, mine"),
         (
             "predict",
-            ["--checkpoint", "min", f"{host.address}/a.jpg", "--json", "people.json"],
+            ["--checkpoint", "min", "a.jpg", "--json", "people.json"],
             "min is neither a file nor the name of published weights (simplepose, mine)",
         ),
     ):
         assert run_tool(tool, words) == 2
         error = capsys.readouterr().err
         assert message in error and error.count("\n") == 1
-    assert host.requests == []
+    assert drive.downloads == 0

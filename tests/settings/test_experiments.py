@@ -151,7 +151,7 @@ def test_own_data_replace_all_data_of_an_experiment_by_name() -> None:
 @pytest.mark.parametrize(
     "path, message",
     [
-        ("tinny", r"there is no experiment tinny; did you mean tiny\? give a name \(demo, overfit, .*, tiny\) or the"),
+        ("tinny", r"tinny: .*; did you mean tiny\? give a name \(demo, overfit, .*, tiny\) or the"),
         (
             "config/tiny2.toml",
             r"cannot read configuration config/tiny2.toml: .*; give a name \(demo, .*, tiny\) or the",

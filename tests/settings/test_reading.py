@@ -106,15 +106,13 @@ def test_an_override_value_is_read_as_toml_or_else_as_plain_text(pair: str, valu
     "pair, message",
     [
         *((pair, f"{pair!r} is not of the form section.key=value") for pair in ("model.stacks", "stacks=2", "=2", "")),
-        ("input_size=128", "'input_size=128' is not of the form section.key=value; did you mean train.input_size or"),
         *((f"data.train={value}", "is not valid TOML") for value in ("[{path=a.h5}]", " [a.h5, b.h5] ", "{path=a.h5}")),
         ('data.train="C:\\Users"', r"in double quotes, write every \ as \\, or put the text in single quotes"),
         ('data.train="C:\\temp"', r"data.train contains a control character: 'C:\temp'; in double quotes, write"),
         ("model.skeleton=3", "cannot read skeleton 3"),
         ("data.train={path='a.h5'}", "data.train must be a list, not {'path': 'a.h5'}"),
-        ("model.stack=2", "unknown key model.stack (did you mean model.stacks? known: conv_std, growth,"),
+        ("model.stack=2", "unknown key model.stack (did you mean stacks? known: conv_std, growth,"),
         ("model.colour=red", "unknown key model.colour (known: conv_std, growth,"),
-        ("train.lr=5", "unknown key train.lr (did you mean optim.lr? known: amp,"),
         ("models.stacks=2", "unknown key models (did you mean model? known: "),
         ("model.stacks.x=2", "unknown key model.stacks.x ("),
         ("train.channels_last=on", "train.channels_last must be one of true, false, \"auto\", not 'on'"),
@@ -147,10 +145,7 @@ def test_data_sets_can_be_tables_of_a_file_and_are_named_after_their_files(tmp_p
         ("[{path=''}]", "a table of data.train or data.val needs a path"),
         ("[{weight=2.0}]", "a table of data.train or data.val needs a path"),
         ("[{path='a.h5', weight=0}]", "the weight of a data set must be positive, not 0"),
-        ("[{path='a.h5', wieght=2}]", "unknown key data.train.wieght (did you mean data.train.weight?"),
-        ("['a.h5', 'a.h5']", "data.train has the path a.h5 twice"),
-        ("[{path=['a.h5', 'b.h5']}, {path='b.h5'}]", "data.train has the path b.h5 twice"),
-        ("[{path='u/a.h5'}, {path='v/a.h5'}]", "data.train has the name a twice"),
+        ("[{path='a.h5', wieght=2}]", "unknown key data.train.wieght (did you mean weight?"),
     ],
 )
 def test_wrong_data_sets_are_errors(value: str, message: str) -> None:
@@ -194,16 +189,6 @@ def test_differences_list_each_changed_key_once() -> None:
 def test_the_input_size_is_height_and_width() -> None:
     assert load_config(None, ["train.input_size=384"]).train.size == (384, 384)
     assert load_config(None, ["train.input_size=[256, 192]"]).train.size == (256, 192)
-    teacher_sizes = {"0": None, "384": (384, 384), "[256, 192]": (256, 192)}
-    for value, size in teacher_sizes.items():
-        assert load_config(None, [f"distill.input_size={value}"]).distill.size == size
-
-
-def test_a_batch_of_one_sample_needs_an_input_of_two_cells_of_the_coarsest_maps() -> None:
-    assert "train.batch_size must be at least 2" in error_of("train.batch_size=1", "train.input_size=64")
-    for size in ("[64, 128]", "[128, 64]"):
-        assert load_config(None, ["train.batch_size=1", f"train.input_size={size}"]).train.batch_size == 1
-    assert load_config(None, ["train.batch_size=2", "train.input_size=64"]).train.batch_size == 2
 
 
 def test_the_error_names_the_file_or_the_override_that_is_wrong(tmp_path: Path) -> None:
@@ -245,7 +230,7 @@ OUT_OF_RANGE = {
     "loss": ["gamma=0.5", "stack_weights=[1, 1]", "stack_weights=[1, 1, 1, -1]", "stack_weights=[0, 0, 0, 0]"],
     "optim": ["lr=0", "weight_decay=-1", "step_factor=0", "step_factor=1.5", "accumulate=0"],
     "train": ["batch_size=65537", "epochs=0", "input_size=500", "input_size=[512, 500]", "input_size=65600"],
-    "distill": ["weight=1.1", "input_size=[0, 64]"],
+    "distill": ["weight=1.1"],
     "average": ["kind=swa", "decay=1", "cycle_lr=[0, 1e-5]"],
     "guard": ["threshold=0", "factor=1"],
     "checkpoint": ["every_minutes=-1", "keep=0"],
@@ -286,7 +271,7 @@ def test_every_integer_has_limits(number: int) -> None:
     "text, expected",
     [
         ("[model\nstacks = 2", "not valid TOML"),
-        ("[train]\nbatchsize = 2", "unknown key train.batchsize (did you mean train.batch_size?"),
+        ("[train]\nbatchsize = 2", "unknown key train.batchsize (did you mean batch_size?"),
         ("model = 2", "model must be a table"),
         (
             '[data]\ntrain = "C:\\Users\\me.h5"',

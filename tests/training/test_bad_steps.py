@@ -76,15 +76,13 @@ def test_the_limit_of_the_gradient_is_relative_to_the_loss() -> None:
         policy.record_good(loss=1.0 + number, gradient_norm=3.0 * (1.0 + number))
     policy.record_good(loss=0.0, gradient_norm=0.0)
     assert policy.relative_gradient.limit == pytest.approx(30.0)
-    bad = policy.relative_gradient.explain("gradient norm", 7000.0, unit=100.0)
-    assert (bad.value, bad.limit) == (7000.0, pytest.approx(3000.0))
     # A loss of the user, or a fixed loss scale of fp16, may have no gradient for most batches.
     policy = BadStepPolicy(GuardConfig(factor=10))
     for _ in range(60):
         policy.record_good(loss=2.0, gradient_norm=0.0)
     assert policy.relative_gradient.limit == math.inf
     policy.record_good(loss=2.0, gradient_norm=6.0)
-    assert policy.relative_gradient.explain("gradient norm", 1e9).limit == pytest.approx(300.0)
+    assert policy.relative_gradient.limit == pytest.approx(300.0)
 
 
 def test_people_are_no_explosion_where_most_batches_show_nobody() -> None:
@@ -180,7 +178,7 @@ def test_a_resumed_run_knows_the_limits_and_other_inputs_begin_without(stores: S
     (tmp_path / "old").mkdir()
     write_checkpoint(tmp_path / "old" / "last.pth", old)
     cases = {
-        "same": ("run", ["data.workers=1", "optim.lr=2e-5"], [4]),
+        "same": ("run", ["data.workers=1"], [4]),
         "loss": ("run", ["loss.gamma=0"], []),
         "batch": ("run", ["train.batch_size=3"], []),
         "old": ("old", [], []),

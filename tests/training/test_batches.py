@@ -176,15 +176,15 @@ def test_a_run_whose_worker_is_killed_ends_saved_and_resumes_exactly(
         for worker in workers_beside(others):
             os.kill(worker.pid or 0, signal.SIGKILL)
 
-    compute_terms = validation.compute_terms
+    compute_losses = validation.compute_losses
 
     def kill_in_validation(model: nn.Module, batch: Batch, runtime: Runtime) -> torch.Tensor:
         kill()
-        return compute_terms(model, batch, runtime)
+        return compute_losses(model, batch, runtime)
 
     callbacks = [AfterStep(3, kill)] if place == "epoch" else []
     if place == "validation":
-        monkeypatch.setattr(validation, "compute_terms", kill_in_validation)
+        monkeypatch.setattr(validation, "compute_losses", kill_in_validation)
     with limit_of_time(60), pytest.raises(DataError, match="SIGKILL"):
         train_tiny(stores, tmp_path / "run", *WITH_WORKERS, callbacks=callbacks)
     monkeypatch.undo()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from torch import Tensor
 from posenet.settings import LossConfig
 from posenet.skeleton import COCO
 from posenet.training.loss import POSITIVE_THRESHOLD, FocalL2Loss
-from posenet.training.step import MeanMeter
 from tests.helpers.run_logs import read_log
 from tests.helpers.tiny_training import Stores, train_tiny
 
@@ -116,7 +114,7 @@ def test_loss_and_gradient_of_a_cell_follow_the_formula(gamma: float, prediction
 
 @pytest.mark.parametrize("gamma, stack_weights", [(0.0, (1, 2, 5)), (1.0, ()), (1.5, (1, 2, 5)), (2.0, (1, 2, 5))])
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-def test_loss_gradients_and_terms_are_those_of_the_formula(
+def test_loss_and_gradients_are_those_of_the_formula(
     gamma: float, stack_weights: tuple[float, ...], memory_format: torch.memory_format
 ) -> None:
     """Where a mask ignores a cell, or a channel of an image, it has no gradient at all."""
@@ -131,10 +129,6 @@ def test_loss_gradients_and_terms_are_those_of_the_formula(
     torch.testing.assert_close(*results, rtol=1e-5, atol=1e-7)
     assert results[0][0].min() > 1
     assert all(gradient.eq(0).all() for gradient in (results[0][1][0, ::3], results[0][-1][0, ::3]))
-    loss.keep_terms = True
-    terms = loss(predictions, target, mask)
-    assert terms.shape == (2, 3, NUM_SCALES)
-    torch.testing.assert_close(terms.sum((1, 2)), results[0][0])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -160,16 +154,3 @@ def test_a_changed_formula_changes_the_training(
         losses.append((entry["loss"], entry["gradient_norm"]))
     (loss, norm), doubled = losses
     assert doubled == pytest.approx((2 * loss, 2 * norm), rel=1e-3)
-
-
-def test_a_logged_mean_has_five_digits_and_must_be_finite() -> None:
-    meter = MeanMeter()
-    assert meter.read() is None
-    meter.add(torch.tensor([[1.0, 2.0]]))
-    meter.add(torch.tensor([[8.0, 246912.0]]), 2)
-    assert meter.read() == [[3.0, 82305.0]]
-    meter.add(torch.tensor([[math.nan]]))
-    assert meter.read() is None
-    meter.add(1.0)
-    meter.add(2.0)
-    assert meter.read() == 1.5

@@ -17,8 +17,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import posenet
 from posenet.checkpoints.file import read_checkpoint, write_checkpoint
@@ -148,17 +146,14 @@ def test_a_run_that_is_killed_at_random_moments_ends_like_an_undisturbed_one(
         total -= kills
 
 
-def test_a_run_continues_with_another_number_of_processes_and_batch_size(
-    stores: Stores, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_run_continues_with_another_number_of_processes_and_batch_size(stores: Stores, tmp_path: Path) -> None:
+    """After two of three steps of an epoch, which has two steps then, the second one is next."""
     folder = tmp_path / "run"
     run_in_processes(2, tmp_path / "results", lambda runtime: train_tiny(stores, folder, runtime=runtime, max_steps=2))
     assert last(folder)["world_size"] == 2
-    with caplog.at_level(logging.INFO):
-        train_tiny(stores, folder, "train.batch_size=7", resume=True, max_steps=3)
-    assert "The run had 2 processes and continues with 1" in caplog.text
-    assert "An epoch had 3 steps and now has 2: step 2 of it becomes step 1" in caplog.text
-    assert last(folder)["progress"]["total_steps"] == 3
+    train_tiny(stores, folder, "train.batch_size=7", resume=True, max_steps=3)
+    progress = last(folder)["progress"]
+    assert (progress["epoch"], progress["step"], progress["total_steps"]) == (1, 0, 3)
 
 
 def test_a_run_that_continues_another_checkpoint_is_saved_before_its_first_step(stores: Stores, tmp_path: Path) -> None:
@@ -185,26 +180,17 @@ def test_a_restarted_run_continues_what_it_has_saved_and_else_starts_as_before(
     folder, other = tmp_path / "a", tmp_path / "b"
     train_tiny(stores, folder, "checkpoint.every_steps=2", max_steps=6)
     older, newest = folder / "step-00000002.pth", folder / "last.pth"
-
-    def found(run: Path, resume: bool | Path) -> Path | None:
-        checkpoint = find_checkpoint(run, resume, restarted=True)
-        return None if checkpoint is None else checkpoint[0]
-
-    assert (found(other, False), found(other, newest)) == (None, newest), "nothing is saved yet"
-    assert found(folder, older) == older, "neither of the run that continues this checkpoint"
-    assert train_tiny(stores, folder, resume=older, max_steps=4).steps == 4
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    assert found(folder, older) == newest
+    assert train_tiny(stores, other, resume=older, max_steps=3).steps == 3
+    assert train_tiny(stores, other, resume=newest, max_steps=4).steps == 4
     # Without a folder in the settings, it is that of the checkpoint.
-    assert posenet.train(None, resume=older, max_steps=5, progress=False).steps == 5
-    assert train_tiny(stores, other, resume=newest, max_steps=6).steps == 6
-    assert found(other, newest) == found(other, False) == other / "last.pth"
+    assert posenet.train(None, resume=older, max_steps=7, progress=False).steps == 7
+    assert train_tiny(stores, tmp_path / "new", max_steps=1).steps == 1
 
 
 def test_other_frozen_parameters_of_equal_shapes_are_refused(stores: Stores, tmp_path: Path) -> None:
     train_tiny(stores, tmp_path, "train.freeze=['*.norm.weight']", max_steps=1)
-    message = r"saved by a run that did not freeze \S+\.norm\.bias; keep its train\.freeze, or start a new run"
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(CheckpointError, match=r"other frozen parameters; keep its train\.freeze"):
         train_tiny(stores, tmp_path, "train.freeze=['*.norm.bias']", resume=True)
     assert last(tmp_path)["progress"]["total_steps"] == 1
     # Other patterns may mean the same.
@@ -307,10 +293,8 @@ def test_two_threads_do_not_train_at_once_and_a_callback_may(stores: Stores, tmp
     assert steps == 1 and isinstance(error, ConfigError) and "another thread of this process trains" in str(error)
 
 
-def test_there_may_be_nothing_to_resume(stores: Stores, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO):
-        assert train_tiny(stores, tmp_path / "run", resume=True, max_steps=1).steps == 1
-    assert "contains no checkpoint: starting a new run" in caplog.text
+def test_there_may_be_nothing_to_resume(stores: Stores, tmp_path: Path) -> None:
+    assert train_tiny(stores, tmp_path / "run", resume=True, max_steps=1).steps == 1
     for missing in (tmp_path / "missing.pth", tmp_path):
         with pytest.raises(CheckpointError, match=f"{missing}.*"):
             train_tiny(stores, tmp_path / "other", resume=missing)
@@ -322,15 +306,16 @@ def test_settings_of_another_network_or_optimizer_are_refused(
     monkeypatch.chdir(tmp_path)
     Path("other.toml").write_text('keypoints = ["nose", "neck"]\nparts = [["nose", "neck"]]\n')
     train_tiny(stores, tmp_path / "run", "optim.name=adamw", max_steps=1)
-    before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()}
+    files = [path for path in (tmp_path / "run").iterdir() if path.is_file() and path.name != "log.txt"]
+    before = {path.name: path.read_bytes() for path in files}
     for override, message in {
-        "model.width=32": r"another network \(model.width: 16 -> 32\); continue without --config",
+        "model.width=32": "another architecture",
         "optim.name=sgd": "another optimizer",
         "model.skeleton=other.toml": r"another skeleton than model.skeleton \(other keypoints, parts, left_right",
     }.items():
         with pytest.raises((CheckpointError, ConfigError), match=message):
             train_tiny(stores, tmp_path / "run", "optim.name=adamw", override, resume=True)
-    assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()} == before
+    assert {path.name: path.read_bytes() for path in files} == before
     assert before["run.status"] == b"finished\n"
 
 
@@ -345,6 +330,7 @@ def test_checkpoints_without_a_run_or_with_a_wrong_one_are_refused(stores: Store
         "cannot be resumed": state | {"config": state["config"] | {"loss": {"part_weight": torch.ones(2)}}},
         "contains no valid run": state | {"guard": state["guard"] | {"bad_in_a_row": "many"}},
         "step 1 of an epoch of 0 steps": state | {"steps_per_epoch": 0},
+        "step 1 of an epoch of '6' steps": state | {"steps_per_epoch": "6"},
         "stem.entry.conv.weight contains NaN": state | {"average": {"count": 1, "epochs": 0, "trained": no_numbers}},
     }
     for message, content in wrong.items():
@@ -400,18 +386,7 @@ def test_the_validation_loss_decides_between_equal_scores_also_after_a_restart()
     assert Progress(**earlier).record_score("AP", 0.1, 7.0), "checkpoints of earlier versions have no loss"
 
 
-@given(old_steps=st.integers(1, 1000), new_steps=st.integers(1, 1000), share=st.floats(0, 1))
-def test_an_epoch_of_another_length_keeps_the_completed_share(old_steps: int, new_steps: int, share: float) -> None:
-    step = int(share * old_steps)
-    progress = Progress(step=step)
-    progress.rescale_epoch(old_steps, new_steps)
-    assert 0 <= step / old_steps - progress.step / new_steps < 1 / new_steps
-
-
-def test_a_position_of_wrong_values_or_outside_its_epoch_is_refused() -> None:
+def test_a_position_of_wrong_values_is_refused() -> None:
     for field, value in {"epoch": [1], "step": -5, "loss_sum": None, "best_kind": 3}.items():
         with pytest.raises(ValueError, match=f"^{field} is "):
             Progress(**{field: value})
-    for old_steps in (2, "6"):
-        with pytest.raises(ValueError, match="step 3 of an epoch of"):
-            Progress(step=3).rescale_epoch(old_steps, new_steps=7)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import posenet
 from posenet.checkpoints.file import read_checkpoint, write_checkpoint
@@ -61,7 +60,7 @@ def make_teacher(weight: float = 0.5) -> Teacher:
 
 def losses_and_gradients(model: ModelWithLoss, batch: tuple[Tensor, ...]) -> list[Tensor]:
     model = copy.deepcopy(model.train())
-    losses = model(*batch).sum((1, 2))
+    losses = model(*batch)
     return [losses.detach(), *torch.autograd.grad(losses.mean(), list(model.network.parameters()))]
 
 
@@ -72,7 +71,7 @@ def test_the_teacher_counts_alone_in_exactly_the_cells_and_channels_without_labe
     mask[0, 0, 3, 7] = 0  # one cell of the first image is masked
     supervised = torch.ones(2, 50, dtype=torch.uint8)
     supervised[1, 31] = 0  # one channel of the second image has no labels
-    maps = teacher.maps(images, (MAP, MAP))
+    maps = teacher.maps(images)
     expected = labels + 0.25 * (maps - labels)
     expected = torch.maximum(expected, labels.clamp(max=POSITIVE_THRESHOLD))
     expected[0, :, 3, 7] = maps[0, :, 3, 7]
@@ -81,39 +80,15 @@ def test_the_teacher_counts_alone_in_exactly_the_cells_and_channels_without_labe
     assert maps.std() > 0.05, "the maps of this teacher must differ from constant ones"
 
 
-def test_a_lit_pixel_of_the_teacher_arrives_in_its_cell_whatever_its_input_size_and_counts_as_1(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("posenet.training.teacher.THRESHOLD", 0.0)
-
-    class Echo(nn.Module):
-        """Answers 1 in the cell of the only bright pixel."""
-
-        def heatmaps(self, images: Tensor) -> Tensor:
-            sizes.append(tuple(images.shape[2:]))
-            return nn.functional.max_pool2d(images, 4).mean(1, keepdim=True).expand(-1, 50, -1, -1)
-
-    sizes: list[tuple[int, ...]] = []
-    images = torch.zeros(1, 3, SIZE, SIZE)
-    images[0, :, 4 * 5 + 1, 4 * 9 + 2] = 1
-    for size in (None, (2 * SIZE, 2 * SIZE), (2 * SIZE, SIZE)):
-        teacher = Teacher(Echo(), 1.0, size)  # type: ignore[arg-type]  # it needs only heatmaps
-        maps = teacher.maps(images, (MAP, MAP))
-        assert maps.shape == (1, 50, MAP, MAP)
-        assert maps[0, 7].argmax() == 5 * MAP + 9
-        assert sizes[-1] == (size or (SIZE, SIZE))
-        assert teacher.maps(99 * images, (MAP, MAP)).max() == 1
-
-
 def test_foreground_of_the_labels_remains_and_small_responses_of_the_teacher_are_zero(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     labels = torch.zeros(1, 50, MAP, MAP)
     labels[0, 2, 4, 4] = 0.8
     images = torch.rand(1, 3, SIZE, SIZE)
-    maps = make_teacher().maps(images, (MAP, MAP))
+    maps = make_teacher().maps(images)
     monkeypatch.setattr("posenet.training.teacher.THRESHOLD", 0.0)
-    all_maps = make_teacher().maps(images, (MAP, MAP))
+    all_maps = make_teacher().maps(images)
     monkeypatch.setattr("posenet.training.teacher.THRESHOLD", 0.999)
     target = make_teacher(weight=1.0).teach(images, labels, torch.ones(1, 1, MAP, MAP))
     assert target[0, 2, 4, 4] >= POSITIVE_THRESHOLD
@@ -195,15 +170,14 @@ def test_two_processes_learn_from_a_teacher_and_several_sets_what_one_learns(
 def test_the_teacher_has_the_settings_of_the_run_and_the_fastest_precision_of_the_device(
     teacher_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = ("distill.weight=0.25", "distill.input_size=[64, 128]", f"train.teacher={teacher_file}")
+    settings = ("distill.weight=0.25", f"train.teacher={teacher_file}")
     for has_bf16, dtype in ((True, torch.bfloat16), (False, torch.float32)):
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": has_bf16}, raising=False)
         teacher = load_teacher(load_config(None, settings), CPU)
         assert teacher is not None
-        assert (teacher.weight, teacher.input_size) == (0.25, (64, 128))
-        assert teacher.digest == hashlib.sha256(teacher_file.read_bytes()).hexdigest()
+        assert teacher.weight == 0.25
         assert {parameter.dtype for parameter in teacher.network_on(CPU).parameters()} == {dtype}
-        assert teacher.maps(torch.rand(1, 3, SIZE, SIZE), (MAP, MAP)).dtype == torch.float32
+        assert teacher.maps(torch.rand(1, 3, SIZE, SIZE)).dtype == torch.float32
     assert load_teacher(Config(), CPU) is None
 
 

@@ -24,14 +24,11 @@ from posenet.checkpoints import folder as checkpoint_folder
 from posenet.checkpoints.file import read_checkpoint
 from posenet.devices.parallel import Runtime
 from posenet.errors import CheckpointError, ConfigError, TrainingError
-from posenet.settings import load_config
-from posenet.training.log import advise_on_network, describe_lr
 from posenet.training.train import TrainingResult
 from tests.helpers.drawn_data import document, person, write_annotations
 from tests.helpers.run_logs import read_log
 from tests.helpers.tiny_training import (
     LEARNING,
-    TINY,
     AfterStep,
     ChangingRuntime,
     Recorder,
@@ -72,42 +69,7 @@ def test_a_run_learns_writes_its_files_and_returns_where_it_ended(stores: Stores
     assert state["progress"]["epoch"] == 2
     train = state["config"]["train"]
     assert (train["amp"], train["channels_last"]) == ("off", False), "what auto has chosen"
-    terms = [sum(values["terms"][0]) for step, values in recorder.steps.items() if step <= STEPS]
-    assert sum(terms) / STEPS == pytest.approx(first["train_loss"], rel=1e-3)
     assert {"last.pth", "best.pth", "log.txt", "log.jsonl", "run.status"} <= set(os.listdir(tmp_path / "run"))
-
-
-@pytest.mark.parametrize(
-    "world_size, settings, line",
-    [
-        (4, [], "learning rate 0.004 (optim.lr x 4 processes) for steps of 32 samples"),
-        (1, ["optim.scale_lr=false"], "learning rate 0.001 (optim.lr, not scaled) for steps of 8 samples"),
-        (
-            2,
-            ["average.cycle_epochs=1"],
-            "learning rate 8e-05 to 4e-05 (average.cycle_lr x 2 processes) for steps of 16",
-        ),
-    ],
-)
-def test_the_line_of_the_learning_rate_names_its_settings_and_the_samples_of_a_step(
-    world_size: int, settings: list[str], line: str
-) -> None:
-    steps = ["train.batch_size=2", "optim.accumulate=4", "optim.lr=0.001"]
-    assert describe_lr(load_config(None, [*steps, *settings]), world_size).startswith(line)
-
-
-def test_a_network_that_is_large_for_a_cpu_is_named(
-    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Once, before the first step."""
-    monkeypatch.setattr("posenet.training.log.LARGE_ON_CPU", 1e6)
-    assert "M parameters on 4 images of 64 x 64" in advise_on_network(
-        load_config(None, [*TINY, "optim.accumulate=2"]), 2_000_000
-    )
-    for _ in range(2):
-        train_tiny(stores, tmp_path, max_steps=1, resume=True)
-    assert (tmp_path / "log.txt").read_text().count("--config tiny is a small network") == 1
-    assert advise_on_network(load_config(None, TINY), 100) == ""
 
 
 def test_wrong_arguments_are_a_config_error() -> None:
@@ -116,7 +78,6 @@ def test_wrong_arguments_are_a_config_error() -> None:
         ({"overrides": "train.epochs"}, "train.epoch"),
         ({"config": 3}, "an experiment is given by its name or path"),
         ({"max_steps": -1}, "max_steps is -1"),
-        ({"resume": None}, "resume is None; give True, False, or the path"),
     ]:
         with pytest.raises(ConfigError, match=message):
             posenet.train(**arguments)
@@ -194,12 +155,10 @@ def test_max_steps_counts_from_the_start_and_an_epoch_that_it_completes_is_valid
         assert (tmp_path / "run.status").read_text() == "finished\n"
 
 
-def test_a_completed_run_is_not_trained_again(stores: Stores, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_completed_run_is_not_trained_again(stores: Stores, tmp_path: Path) -> None:
     train_tiny(stores, tmp_path, "train.epochs=1")
-    with caplog.at_level(logging.INFO):
-        result = train_tiny(stores, tmp_path, "train.epochs=1", resume=True)
+    result = train_tiny(stores, tmp_path, "train.epochs=1", resume=True)
     assert result.finished and result.steps == STEPS
-    assert "has completed 1 epoch;" in caplog.text
     assert train_tiny(stores, tmp_path, "train.epochs=2", resume=True, max_steps=STEPS + 1).steps == STEPS + 1
 
 
@@ -363,14 +322,6 @@ def test_a_run_logs_what_its_host_wants_to_see_and_all_in_its_file(
         assert "Device cpu" in (tmp_path / str(level) / "log.txt").read_text()
 
 
-def test_skipped_steps_and_a_validation_loss_that_is_not_finite_are_logged(stores: Stores, tmp_path: Path) -> None:
-    train_tiny(stores, tmp_path, "train.epochs=1", "optim.lr=1e30")
-    log = (tmp_path / "log.txt").read_text()
-    assert "WARNING: epoch 1: 6 of 7 steps were skipped: a bad loss or gradient" in log
-    assert "WARNING: epoch 1: the validation loss is not finite; lower optim.lr" in log
-    assert read_log(tmp_path, "epoch")[0]["val_loss"] is None
-
-
 def test_an_epoch_that_ends_with_bad_steps_is_saved_only_if_it_is_the_last_or_the_best(
     tmp_path: Path, stores: Stores
 ) -> None:
@@ -411,6 +362,7 @@ def test_unusable_settings_are_refused_before_the_first_step(stores: Stores, tmp
         ("train.weights=missing.pth",): r"missing\.pth",
         ("train.device=toaster",): "'toaster'",
         ("train.patience=1", "data.val="): "needs a score; set data.val",
+        ("train.batch_size=1",): "BatchNorm has one cell",
         (f"data.val_images={tmp_path}", f"data.val_annotations={empty}"): "contains no annotated people",
         (f"data.val_images={tmp_path}", f"data.val_annotations={people}"): r"000000000001\.jpg",
     }.items():

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from posenet.errors import DataError
@@ -28,7 +27,6 @@ def train_entry(step: int, epoch: int = 0, loss: float | None = 2.0, **changes: 
         "lr": 1e-3,
         "samples_per_s": 9.0,
         "data_wait": 0.1,
-        "terms": [[0.1] * 5, [0.2] * 5],
         "gradient_norm": 5.0,
     } | changes
 
@@ -55,8 +53,8 @@ def panels(folder: Path) -> dict[str, Any]:
 
 def test_every_series_of_the_log_has_a_curve_drawn_without_pyplot(run: Run) -> None:
     lines = [
-        train_entry(10, loss=9, terms=[[1, 2], [1, 2]], lr=0.2, samples_per_s=8, gradient_norm=7, memory_share=0.25),
-        train_entry(20, loss=6, terms=None, lr=0.1, samples_per_s=9, gradient_norm=None, data_wait=0.75),
+        train_entry(10, loss=9, lr=0.2, gradient_norm=7),
+        train_entry(20, loss=6, lr=0.1, gradient_norm=None),
         epoch_entry(20, 1, train_loss=5, val_loss=8, AP=0.4, AP50=0.7, AP75=0.3, AR=0.5),
         {"kind": "skip", "step": 25, "value": "inf", "image_ids": [1]},
         epoch_entry(40, 2, train_loss=4, val_loss=7, AP=0.3, AP50=0.8, AP75=0.2, AR=0.6),
@@ -76,7 +74,7 @@ def test_every_series_of_the_log_has_a_curve_drawn_without_pyplot(run: Run) -> N
     assert skipped == [[25, 0], [25, 1]]
     assert found == {
         "Loss": {
-            "training": [[10, 6], [20, 6]],
+            "training, mean of the epoch so far": [[10, 9], [20, 6]],
             "training, mean of the epoch": [[20, 5], [40, 4]],
             "validation": [[20, 8], [40, 7]],
         },
@@ -88,16 +86,7 @@ def test_every_series_of_the_log_has_a_curve_drawn_without_pyplot(run: Run) -> N
         },
         "Learning rate": {"learning rate": [[10, 0.2], [20, 0.1]]},
         "Gradient norm": {"gradient norm": [[10, 7]]},
-        "Samples per second": {"samples/s": [[10, 8], [20, 9]]},
-        "Shares of time and of memory": {"wait for data": [[10, 0.1], [20, 0.75]], "memory": [[10, 0.25]]},
     }
-
-
-def test_a_panel_without_values_is_left_out_and_a_loss_of_nan_leaves_a_gap(run: Run) -> None:
-    lines = [train_entry(step, terms=[[None if step == 20 else 3.0]], gradient_norm=None) for step in (10, 20, 30)]
-    found = panels(run(*lines))
-    assert [*found] == ["Loss", "Learning rate", "Samples per second", "Shares of time and of memory"]
-    assert np.isnan(found["Loss"].get_lines()[0].get_ydata()).tolist() == [False, True, False]
 
 
 def test_a_log_of_a_resumed_run_is_read(run: Run) -> None:

@@ -18,7 +18,6 @@ from posenet.devices.precision import DTYPES, make_grad_scaler
 from posenet.model.posenet import PoseNet
 from posenet.settings import Config
 from posenet.training.bad_steps import BadStepPolicy
-from posenet.training.loss import sum_per_image
 from posenet.training.optimizer import make_optimizer, set_train_mode
 from posenet.training.step import ModelWithLoss, TrainStep, build_model
 
@@ -79,8 +78,8 @@ def build_steps(config: Config, device: torch.device, runtime: Runtime | None = 
     batch = random_batch(config, device)
 
     def plain() -> None:
-        terms = wrapped(batch.images, batch.joints, batch.person_mask, batch.mask_miss)
-        sum_per_image(terms).mean().backward()
+        losses = wrapped(batch.images, batch.joints, batch.person_mask, batch.mask_miss)
+        losses.mean().backward()
         get_total_norm([parameter.grad for parameter in network.parameters()])
         optimizer.step()
         optimizer.zero_grad()
