@@ -34,6 +34,7 @@ TYPES = {
     "Seed": "whole number, 0 or more",
     "Side": "whole number, 64 or more",
     "InputSize": "number or [height, width]",
+    "Weights": "list of numbers",
     "CodeName": "text",
     "tuple[float, float]": "two numbers",
     "tuple[float, ...]": "list of numbers",

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from posenet.errors import CheckpointError, DamagedCheckpointError
-from posenet.files import is_standard_output, open_output
+from posenet.files import open_output
 from posenet.messages import is_out_of_memory, truncate_for_message
 
 FORMAT = 1
@@ -33,8 +33,6 @@ def write_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
     """
     import torch
 
-    if is_standard_output(path):
-        raise CheckpointError("a checkpoint cannot be written to standard output; give the name of a file")
     try:
         with open_output(path) as file:
             torch.save(dict(state), file)
@@ -54,8 +52,6 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     """
     path = Path(path)
     require_checkpoint_file(path)
-    if path.suffix.lower() == ".onnx":
-        raise CheckpointError(f"{path} is an exported file; give the checkpoint that it was exported from")
     import torch
 
     try:

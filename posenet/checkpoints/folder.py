@@ -60,11 +60,14 @@ class CheckpointFolder:
             return True
         return bool(every_seconds) and time.monotonic() - self._saved_at >= every_seconds
 
-    def save_or_warn(self, state: Mapping[str, Any], step: int, best: bool = False) -> bool:
-        """``save`` a copy in host memory; return whether that succeeded. A failure is a warning: training continues."""
+    def save(self, state: Mapping[str, Any], step: int, best: bool = False) -> bool:
+        """Write the checkpoint after ``step``, link ``best.pth``, if ``best``, and ``last.pth`` to it, delete old ones.
+
+        Return whether that succeeded. A failure is a warning: training continues.
+        """
         self._failure = ""
         try:
-            self.save(copy_to_host(state), step, best)
+            self._save(copy_to_host(state), step, best)
         except Exception as error:  # such as a full disk or too little memory: the next one may succeed
             self._failure = str(error) or repr(error)  # a MemoryError has no text
             _log.warning("step %d is not saved, training continues: %s", step, self._failure)
@@ -79,11 +82,7 @@ class CheckpointFolder:
                 f"the last step of the run is not saved; resuming continues from an earlier one: {self._failure}"
             )
 
-    def save(self, state: Mapping[str, Any], step: int, best: bool = False) -> None:
-        """Write the checkpoint after ``step``; link ``best.pth``, if ``best``, and ``last.pth`` to it; delete old ones.
-
-        ``CheckpointError`` or ``OSError`` if it cannot be written; older ones are intact.
-        """
+    def _save(self, state: Mapping[str, Any], step: int, best: bool) -> None:
         if self.path.is_dir():
             numbers = {path.name.split(".")[1] for path in self.path.glob(".step-*.pth.*.tmp")}
             remove_leftovers(self.last, self.best, *(self.path / f"{number}.pth" for number in numbers))
@@ -167,40 +166,22 @@ def run_lock(folder: Path) -> Iterator[None]:
             f"cannot create the folder {folder} ({error.strerror}); choose another one with --set checkpoint.path=DIR"
         ) from error
     lock = FileLock(folder / LOCK_FILE)
-    in_use = f"{folder} is in use by another process"
     try:
-        with contextlib.suppress(Timeout):
-            lock.acquire(timeout=0)
-        if not lock.is_locked:
-            _log.info("%s; waiting %g s for it to end", in_use, LOCK_SECONDS)
-            lock.acquire(timeout=LOCK_SECONDS)
+        lock.acquire(timeout=LOCK_SECONDS)
     except Timeout as error:
-        raise CheckpointError(f"{in_use}; wait until that has ended, or give --set checkpoint.path=DIR") from error
+        raise CheckpointError(
+            f"{folder} is in use by another process; wait until that has ended, or give --set checkpoint.path=DIR"
+        ) from error
     try:
         yield
     finally:
         lock.release()
 
 
-class RunStatusFile:
-    """The status of a run, a word in a file of its folder: running within this context, then one of the others.
+def write_status(folder: Path, status: RunStatus) -> None:
+    """Write the status of a run, a word in a file of its folder.
 
     Scripts read it, because torchrun turns every exit status into 0 or 1, and srun reports the highest of all tasks.
     """
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / STATUS_FILE
-        self.final: RunStatus = "finished"  # the status after the context, unless that ends with an error
-
-    def __enter__(self) -> RunStatusFile:
-        self._write("running")
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            self.final = "stopped" if issubclass(kind, KeyboardInterrupt) else "failed"
-        self._write(self.final)
-
-    def _write(self, status: RunStatus) -> None:
-        with contextlib.suppress(OSError):  # as on a full disk: training goes on without it
-            write_atomically(self.path, f"{status}\n".encode())
+    with contextlib.suppress(OSError):  # as on a full disk: training goes on without it
+        write_atomically(folder / STATUS_FILE, f"{status}\n".encode())

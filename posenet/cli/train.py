@@ -20,7 +20,6 @@ from posenet.cli.options import (
 )
 from posenet.cli.processes import add_local_rank, refuse_launcher, was_started_by_us
 from posenet.devices.signals import STOPPED_STATUS
-from posenet.training.inputs import check_before_start
 
 if TYPE_CHECKING:
     from posenet.devices.parallel import Runtime
@@ -37,8 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the annotations and the flags of every training tool."""
     group = parser.add_argument_group("annotations, in place of data.train")
     add = group.add_argument
-    text = "data.yaml (YOLO-pose), .json (COCO keypoints or Label Studio), or a folder with one; they are checked and "
-    text += "built into the run's folder, and the best checkpoint is evaluated; the same command continues the run"
+    text = (
+        "data.yaml (YOLO-pose), .json (COCO keypoints or Label Studio), or a folder with one (posenet docs custom_data)"
+    )
     add("data", nargs="?", metavar="ANNOTATIONS", help=text)
     add("--images", metavar="DIR", help="folder of the images; by default, looked for beside the annotations")
     text = "annotations for validation; by default, those of the data set, or a split"
@@ -49,8 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config_options(parser)
 
     group = parser.add_argument_group("run")
-    text = "continue from this checkpoint or run folder; without PATH, from the newest intact checkpoint of the run's "
-    text += "folder, or start a new run if it contains none (default: start a new run)"
+    text = "continue from this checkpoint or run folder; without PATH, from the newest intact one of the run's folder"
     group.add_argument("-r", "--resume", nargs="?", default=False, const=True, metavar="PATH", help=text)
     text = "folder of the run (checkpoint.path; default: checkpoints/NAME of the experiment)"
     group.add_argument("-p", "--checkpoint-path", dest="checkpoint.path", metavar="DIR", help=text)
@@ -85,14 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train on one device; return the exit status."""
     refuse_launcher(ONE_RUN)
-    check_flags(args)
     return train_with_flags(args, None)
-
-
-def check_flags(args: argparse.Namespace) -> None:
-    """Refuse wrong settings and missing files of a new run before PyTorch is imported."""
-    if args.data is None and args.resume is False:  # a run that continues has the settings in its checkpoint
-        check_before_start(args.config, _overrides(args))
 
 
 def prepare_annotations(args: argparse.Namespace) -> None:

@@ -19,7 +19,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train with DataParallel; return the exit status."""
     refuse_launcher(train.ONE_RUN)
-    train.check_flags(args)
     from posenet.devices.parallel import DataParallelRuntime
 
     return train.train_with_flags(args, DataParallelRuntime(args.devices))

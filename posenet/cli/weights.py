@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from posenet.checkpoints.named import NAMED_WEIGHTS, cached_path, fetch_weights, find_weights
+from posenet.checkpoints.named import NAMED_WEIGHTS, cached_path, find_weights
 from posenet.cli.main import print_message
 from posenet.cli.options import (
     CHECKPOINT_HELP,
@@ -13,7 +13,6 @@ from posenet.cli.options import (
     add_quiet_option,
     requested_config,
 )
-from posenet.errors import ConfigError
 from posenet.messages import pluralize, to_single_line
 
 
@@ -50,10 +49,7 @@ def run(args: argparse.Namespace) -> None:
             print_message(f"    file     {path}{'' if path.is_file() else ' (not downloaded)'}")
     elif args.action == "fetch":
         for name in args.names:
-            if name not in NAMED_WEIGHTS:
-                raise ConfigError(f"{name} is not the name of published weights; known: {', '.join(NAMED_WEIGHTS)}")
-        for name in args.names:
-            print_message(f"{name} is in {fetch_weights(name)}")
+            print_message(f"{name} is in {find_weights(name)}")
     else:
         _convert(args)
 

@@ -68,19 +68,23 @@ class PoseNet(nn.Module):
     def reduce_to_heatmaps(self) -> None:
         """Leave only what ``heatmaps`` computes with, in a copy for prediction whose BatchNorm is folded already.
 
-        The coarser heads and merges go. Between two stacks are 1x1 convolutions without activations: from features to
-        maps, and from maps and from features to the residual. They become one, so that only the last stack predicts
-        maps. The maps change in rounding only.
+        The coarser heads and merges go. Between two stacks are 1x1 convolutions without activations: O from features to
+        maps, M from maps and F from features to the residual. As ``M (O f) + F f = (M O + F) f``, they become one, and
+        only the last stack predicts maps. The maps change in rounding only.
         """
         stacks: Any = self.stacks  # the types of an nn.ModuleList do not tell the class of its modules
         merges: Any = self.merges
         for stack in stacks:
             del stack.heads[1:]
         for stack, merge in zip(stacks, merges):
-            head = stack.heads[0]
             del merge[1:]
-            merge[0] = FeaturesMerge(merge[0], head.output)
-            head.output = nn.Identity()
+            output, maps, features = stack.heads[0].output, merge[0].maps.conv, merge[0].features.conv
+            kernel = maps.weight[..., 0, 0]  # (D', C)
+            # Sums, because autocast and TF32 would round the factors of a matrix product.
+            features.weight += (kernel[:, :, None, None, None] * output.weight).sum(1)  # of (D', C, D, 1, 1)
+            features.bias += maps.bias + (kernel * output.bias).sum(1)
+            stack.heads[0].output = nn.Identity()
+            merge[0].maps = None
 
     def head_parameter_names(self) -> list[str]:
         """Names of the parameters of all heads, which ``--freeze all-but-heads`` leaves trainable.
@@ -215,30 +219,9 @@ class ScaleMerge(nn.Module):
 
     def __init__(self, num_channels: int, width: int, outputs: int) -> None:
         super().__init__()
-        self.maps = ConvNorm(num_channels, outputs, 1, linear=True)
+        self.maps: ConvNorm | None = ConvNorm(num_channels, outputs, 1, linear=True)  # None where it is in ``features``
         self.features = ConvNorm(width, outputs, 1, linear=True)
 
     def forward(self, maps: Tensor, features: Tensor) -> Tensor:
-        residual: Tensor = self.maps(maps) + self.features(features)
-        return residual
-
-
-class FeaturesMerge(nn.Module):
-    """Computes what a ``ScaleMerge`` with folded BatchNorm computes, from the features alone.
-
-    ``output`` computes the maps from the features. With the kernels O of ``output``, M and F of the merge, the residual
-    of features f is ``M (O f) + F f = (M O + F) f``.
-    """
-
-    def __init__(self, merge: ScaleMerge, output: nn.Conv2d) -> None:
-        super().__init__()
-        self.conv = merge.features.conv
-        maps = merge.maps.conv
-        kernel, bias = maps.weight[..., 0, 0], maps.bias  # (D', C), (D',)
-        # Sums, because autocast and TF32 would round the factors of a matrix product.
-        self.conv.weight += (kernel[:, :, None, None, None] * output.weight).sum(1)  # of (D', C, D, 1, 1)
-        self.conv.bias += bias + (kernel * output.bias).sum(1)
-
-    def forward(self, maps: Tensor, features: Tensor) -> Tensor:
-        residual: Tensor = self.conv(features)
+        residual: Tensor = self.features(features) if self.maps is None else self.maps(maps) + self.features(features)
         return residual

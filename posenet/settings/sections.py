@@ -6,7 +6,6 @@ Defaults are stated only here. Each value is checked when its section is created
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Annotated, Literal, get_type_hints
@@ -45,6 +44,9 @@ Seed = Annotated[int, lambda value: 0 <= value < 2**63, "0 to 2**63 - 1"]
 BatchSize = Annotated[int, lambda value: 1 <= value <= 2**16, f"1 to {2**16}"]
 Side = Annotated[int, lambda value: INPUT_MULTIPLE <= value <= MAX_SIDE, f"{INPUT_MULTIPLE} to {MAX_SIDE}"]
 InputSize = Annotated[int | tuple[int, int], _is_input_size, f"multiples of {INPUT_MULTIPLE}, up to {MAX_SIDE}"]
+Weights = Annotated[
+    tuple[float, ...], lambda weights: not weights or (min(weights) >= 0 and sum(weights) > 0), "0 or more, not all 0"
+]
 CodeName = Annotated[str, lambda name: not name or is_name(name), '"module:name"']
 Switch = Literal[True, False, "auto"]
 """On, off, or as it is best."""
@@ -89,20 +91,16 @@ class ModelConfig(_Section):
 
 
 @dataclass(frozen=True)
-class DataSetConfig:
+class DataSetConfig(_Section):
     """A table of ``data.train`` or ``data.val``: one of several data sets that train one network."""
 
-    path: str | tuple[str, ...] = ""
+    path: Annotated[str | tuple[str, ...], lambda path: bool(path) and all(path), "a path, or a list of them"] = ""
     """Its store, with any skeleton that shares keypoints with ``model.skeleton``; or a list of stores."""
     name: str = ""
     """Its name in the log and in statistics; empty means that of the file."""
-    weight: float = 1.0
+    weight: Positive = 1.0
     """An epoch draws ``weight`` times the set's number of samples from it: with 2 it draws every sample twice, with 0.5
     one half, and the other half in the next epoch. Only for training."""
-
-    def __post_init__(self) -> None:
-        _check(bool(self.path) and all(self.path), "a table of data.train or data.val needs a path")
-        _check(0 < self.weight < math.inf, f"the weight of a data set must be positive, not {self.weight:g}")
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -148,13 +146,6 @@ class DataConfig(_Section):
     allow_overlap: bool = False
     """Allow images of data.val and data.val_images that are also trained on, to overfit on purpose."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for key in ("train", "val"):
-            _check(getattr(self, key) != (), f"data.{key} must be a path, or a list that is not empty")
-        weights = [item.weight for item in self.val if isinstance(item, DataSetConfig)]
-        _check(set(weights) <= {1.0}, "data.val: validation reads every sample once; leave out the weights")
-
 
 @dataclass(frozen=True)
 class AugmentConfig(_Section):
@@ -198,13 +189,8 @@ class LossConfig(_Section):
     gamma: Annotated[float, lambda gamma: gamma == 0 or gamma >= 1, "0 (plain L2) or at least 1"] = 1.0
     """Focal exponent, at least 1; or 0, which is plain L2. Between 0 and 1 the gradient would be infinite where a
     prediction is exact."""
-    stack_weights: tuple[float, ...] = ()
+    stack_weights: Weights = ()
     """One weight per stack; empty means equal weights."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        valid = not self.stack_weights or (min(self.stack_weights) >= 0 and sum(self.stack_weights) > 0)
-        _check(valid, "loss.stack_weights must not be negative and not all zero")
 
 
 @dataclass(frozen=True)
@@ -314,13 +300,6 @@ class AverageConfig(_Section):
     cycle_lr: Annotated[tuple[float, float], lambda rates: min(rates) > 0, "positive"] = (4e-5, 2e-5)
     """Learning rates of one process at the start and at the end of a cycle."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check(
-            self.kind != "swa" or self.cycle_epochs > 0,
-            "average.kind = swa averages at the end of every cycle; set average.cycle_epochs",
-        )
-
 
 @dataclass(frozen=True)
 class GuardConfig(_Section):
@@ -413,6 +392,8 @@ class Config:
     def __post_init__(self) -> None:
         num_weights = len(self.loss.stack_weights)
         _check(num_weights in (0, self.model.stacks), "loss.stack_weights needs one number per stack (model.stacks)")
+        has_cycles = self.average.kind != "swa" or self.average.cycle_epochs > 0
+        _check(has_cycles, "average.kind = swa averages at the end of every cycle; set average.cycle_epochs")
 
 
 USUAL_HEIGHTS = 0.6, 1.6

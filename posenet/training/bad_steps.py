@@ -41,9 +41,8 @@ class BadValue:
     limit: float
     is_own: bool = True  # whether this rank's value is bad; else that of another rank is
 
-    @property
-    def reason(self) -> str:
-        return f"above {self.limit:.4g}" if math.isfinite(self.value) else "not finite"
+    def __str__(self) -> str:
+        return f"{self.name} {self.value:g} (limit {self.limit:.4g})"
 
 
 class Watched:

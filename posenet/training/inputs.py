@@ -1,7 +1,6 @@
 """What a run is made from: its settings, folder and data; what of it is refused, and what tells two runs apart.
 
-An *experiment* is what a user gives: the name or path of a TOML file, a ``Config``, or None for the defaults. Importing
-this module does not import PyTorch, so that the command line answers a mistyped setting or a missing file at once.
+An *experiment* is what a user gives: the name or path of a TOML file, a ``Config``, or None for the defaults.
 """
 
 from __future__ import annotations
@@ -19,12 +18,10 @@ from posenet.annotations.coco import CocoImage
 from posenet.checkpoints.named import find_weights
 from posenet.data.store_list import (
     StoreList,
-    count_background,
     describe_content,
     find_shared_images,
     find_stored_files,
     open_data_sets,
-    require_store_files,
 )
 from posenet.devices.ranks import Ranks
 from posenet.errors import ConfigError, DataError
@@ -51,28 +48,6 @@ _SEPARATE_SPLITS = (
     "copies together), or give --set data.allow_overlap=true to overfit on purpose"
 )
 _log = logging.getLogger(__name__)
-
-
-def check_before_start(experiment: Experiment, overrides: Sequence[str]) -> None:
-    """Refuse, without PyTorch, a new run with wrong settings or missing files; ``train`` itself checks more.
-
-    ``ConfigError`` if the settings are not valid or name no data; ``DataError`` or ``CheckpointError`` if a store or
-    weights are missing.
-    """
-    config = load_config(experiment, overrides)
-    _require_data(config)
-    for path in filter(None, (config.train.weights, config.train.teacher)):
-        find_weights(path)
-
-
-def _require_data(config: Config) -> None:
-    if not config.data.train:
-        raise ConfigError(
-            "data.train is not set; give annotations, as in posenet train data.yaml, or set a store that posenet "
-            "build-hdf5 has built, in the experiment file or with --set data.train=FILE.h5"
-        )
-    require_store_files(config.data.train)
-    require_store_files(config.data.val)
 
 
 def folder_of_run(experiment: Experiment, overrides: Sequence[str], resume: bool | str | Path) -> Path:
@@ -103,16 +78,22 @@ def open_train_data(config: Config) -> StoreList:
     ``ConfigError`` if none are configured; ``DataError`` if a store is unusable or shows nobody, or if neither labels
     nor a teacher supervise some images or keypoints.
     """
-    _require_data(config)
     data, has_teacher = config.data, bool(config.train.teacher)
-    teach = "which only a teacher supervises; set train.teacher to a trained network (posenet docs training)"
-    stores = _open_stores(config, "train", "" if has_teacher else teach)
-    if len(stores.sets) > 1 or stores.sets[0].mapping is not None:
-        _check_and_describe(stores, data.framing, has_teacher)
-    if num_background := count_background(stores):
-        per_epoch = stores.sample_counts(data.framing, data.background)[-1].per_epoch
-        text = "Images without %s: %d, %d of them per epoch (data.background)"
-        _log.info(text, stores.skeleton.people, num_background, per_epoch)
+    if not data.train:
+        raise ConfigError(
+            "data.train is not set; give annotations, as in posenet train data.yaml, or set a store that posenet "
+            "build-hdf5 has built, in the experiment file or with --set data.train=FILE.h5"
+        )
+    stores = _open_stores(config, "train", needs_labels=not has_teacher)
+    unsupervised = [] if has_teacher else stores.never_supervised()
+    if keypoints := [name for name in unsupervised if name in stores.skeleton.keypoints]:
+        raise DataError(
+            f"no data set of data.train annotates {', '.join(keypoints)} of model.skeleton; add a set that does, or "
+            "train a skeleton without it"
+        )
+    if unsupervised:
+        parts = ", ".join(unsupervised)
+        _log.warning("no data set annotates both ends of %s, so these body parts are not learned", parts)
     return stores
 
 
@@ -124,8 +105,7 @@ def open_val_data(config: Config, train: StoreList) -> StoreList | None:
     data = config.data
     if not data.val:
         return None
-    unlabelled = "but validation needs labels; leave out data.val, or build it with annotations"
-    stores = _open_stores(config, "val", unlabelled)
+    stores = _open_stores(config, "val", needs_labels=True)
     shared = find_shared_images(stores, train)
     if len(shared) and not data.allow_overlap:
         raise DataError(
@@ -135,16 +115,17 @@ def open_val_data(config: Config, train: StoreList) -> StoreList | None:
     return stores
 
 
-def _open_stores(config: Config, key: str, remedy_for_unlabelled: str) -> StoreList:
-    """The stores of ``data.train`` or ``data.val``, which show people, and have labels where there is a remedy."""
+def _open_stores(config: Config, key: str, needs_labels: bool) -> StoreList:
+    """The stores of ``data.train`` or ``data.val``, which show people."""
     paths = getattr(config.data, key)
     stores = open_data_sets(paths, config.model.skeleton)
     if not len(stores):  # background images alone, whose loss would be nearly 0
-        contents = stores.skeleton.name_objects("only images without people; name a store with people too")
-        raise DataError(f'{describe_paths(paths)} contains {contents}: data.{key} = ["annotated.h5", "background.h5"]')
-    if stores.num_unlabelled and remedy_for_unlabelled:
-        count = stores.num_unlabelled
-        raise DataError(f"{describe_paths(paths)} contains {count} images without annotations, {remedy_for_unlabelled}")
+        raise DataError(f"{describe_paths(paths)} shows no {stores.skeleton.people}; name a store with some too")
+    if stores.num_unlabelled and needs_labels:
+        raise DataError(
+            f"{describe_paths(paths)} contains {stores.num_unlabelled} images without annotations; build it with some, "
+            "or let a teacher supervise the training (train.teacher)"
+        )
     return stores
 
 
@@ -157,24 +138,6 @@ def refuse_trained_images(config: Config, train: StoreList, images: Sequence[Coc
             f"{describe_paths(config.data.train)} contains {len(shared)} of {len(images)} images of data.val_images "
             f"that data.val_annotations lists (first {shared[0]}); {_SEPARATE_SPLITS}"
         )
-
-
-def _check_and_describe(stores: StoreList, framing: str, has_teacher: bool) -> None:
-    """Log what every data set contributes; ``DataError`` if neither a set nor a teacher supervises some keypoint."""
-    unsupervised = [] if has_teacher else stores.never_supervised()
-    if keypoints := [name for name in unsupervised if name in stores.skeleton.keypoints]:
-        raise DataError(
-            f"no data set of data.train annotates {', '.join(keypoints)} of model.skeleton; add a set that does, or "
-            "train a skeleton without it"
-        )
-    for data_set, (size, per_epoch) in zip(stores.sets, stores.sample_counts(framing)):
-        facts = f"{size} samples, {per_epoch} of them per epoch"
-        if data_set.mapping and data_set.mapping.missing:
-            facts += f"; without labels of {', '.join(data_set.mapping.missing)}"
-        _log.info("Data set %s: %s", data_set.name, facts)
-    if unsupervised:
-        parts = ", ".join(unsupervised)
-        _log.warning("no data set annotates both ends of %s, so these body parts are not learned", parts)
 
 
 def describe_paths(setting: DataSets) -> str:

@@ -17,7 +17,6 @@ import numpy as np
 from tqdm import tqdm
 
 from posenet.checkpoints.folder import LOCK_FILE
-from posenet.data.store_list import count_background
 from posenet.devices.device import peak_memory
 from posenet.errors import ConfigError, DataError, PosenetError
 from posenet.extensions import load_extension
@@ -30,7 +29,6 @@ from posenet.settings.reading import SETTINGS_FILE
 from posenet.settings.sections import advise_on_height
 from posenet.training.bad_steps import BadValue
 from posenet.training.inputs import describe_paths
-from posenet.training.optimizer import lr_factor
 from posenet.visualization.curves import CURVES_FILE, LOG_FILE, has_matplotlib, write_curves
 
 if TYPE_CHECKING:
@@ -38,8 +36,6 @@ if TYPE_CHECKING:
 
 TEXT_LOG = "log.txt"
 DRAWINGS_FOLDER = "pictures"
-EPOCH_LINE_SCORES = ("train_loss", "val_loss", "AP", "AR")
-"""Scores in the text log's line of an epoch. ``log.jsonl`` has all scores."""
 
 _log = logging.getLogger(__name__)
 _package_logger = logging.getLogger("posenet")
@@ -113,19 +109,18 @@ class TrainingCallback:
                 ``gradient_norm`` (before clipping; mean since the last call, None if all steps were skipped). On CUDA
                 devices also ``memory_gib``, the most that tensors on rank 0's device had so far.
         """
-        self.write("train", step, values)
+        self.on_values("train", step, values)
 
     def on_skip(self, step: int, values: Mapping[str, Any]) -> None:
-        """A step was skipped: ``name`` ("loss" or "gradient norm"), ``value`` as a text, ``limit``, ``reason``,
-        ``image_ids``."""
-        self.write("skip", step, values)
+        """A step was skipped: ``name`` ("loss" or "gradient norm"), ``value`` as a text, ``limit``, ``image_ids``."""
+        self.on_values("skip", step, values)
 
     def on_epoch(self, step: int, values: Mapping[str, Any]) -> None:
         """An epoch has ended and was validated: ``epoch`` (from 1), ``train_loss``, ``val_loss`` (None without
         validation samples) and, after an evaluation, COCO's scores such as ``AP``."""
-        self.write("epoch", step, values)
+        self.on_values("epoch", step, values)
 
-    def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+    def on_values(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         """What the three methods above call, with "train", "skip" or "epoch", unless they are overridden."""
 
     def on_drawing(self, step: int, name: str, image: np.ndarray) -> None:
@@ -184,7 +179,7 @@ class RunFiles(TrainingCallback):
     def on_end(self) -> None:
         self.file.close()
 
-    def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+    def on_values(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         line = {"kind": kind, "step": step, "time": round(time.time(), 3), **values}
         finite = json.loads(json.dumps(line), parse_constant=lambda name: None)
         self.file.write(json.dumps(finite) + "\n")
@@ -205,44 +200,35 @@ class TensorBoard(TrainingCallback):
     def on_end(self) -> None:
         self.writer.close()
 
-    def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+    def on_values(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         for name, value in values.items():
             if isinstance(value, (int, float)):
                 self.writer.add_scalar(f"{kind}/{name}", value, step)
 
 
 class Report:
-    """Reports the start of a run, its steps and epochs, and its end. All ranks call it; rank 0 alone has callbacks.
+    """Reports the start of a run, its steps and epochs, and its end. All ranks call it; rank 0 alone has callbacks."""
 
-    ``says_next`` is false for a run on annotations: the same command continues it, and it names the next one itself.
-    """
-
-    def __init__(self, run: Run, callbacks: Sequence[TrainingCallback], says_next: bool) -> None:
+    def __init__(self, run: Run, callbacks: Sequence[TrainingCallback]) -> None:
         self.run = run
         self.callbacks = callbacks
-        self.says_next = says_next
         self._started: list[TrainingCallback] = []
         self._warned: list[tuple[TrainingCallback, str]] = []
 
     def describe_run(self) -> None:
-        """Log the network, the data and the length of the run; its learning rate, validation and folder."""
-        run, config, data = self.run, self.run.config, self.run.train_data
+        """Log the network, the data and the length of the run; its validation and folder."""
+        run, config = self.run, self.run.config
         parameters = sum(parameter.numel() for parameter in run.network.parameters())
-        samples = data.num_images - count_background(data) if config.data.framing == "image" else len(data)
         length = f"{pluralize(config.train.epochs, 'epoch')} of {pluralize(run.batches.steps_per_epoch, 'step')}"
         _log.info(
             f"Training {pluralize(config.model.stacks, 'stack')} of width {config.model.width} "
-            f"({parameters / 1e6:.1f} M parameters) on {pluralize(samples, 'sample')} of "
+            f"({parameters / 1e6:.1f} M parameters) on {pluralize(run.batches.samples_per_epoch, 'sample')} of "
             f"{describe_paths(config.data.train)}, {length}"
         )
         validation = "no validation loss (data.val)" if run.val_data is None else "validation loss after every epoch"
         if run.coco_validation is not None:
             every = config.train.evaluate_every
             validation += f", AP after every {pluralize(every, 'epoch').removeprefix('1 ')} and the last"
-        optim, average, world_size = config.optim, config.average, run.runtime.world_size
-        lr = (average.cycle_lr[0] if average.cycle_epochs else optim.lr) * lr_factor(optim, world_size)
-        batch = config.train.batch_size * world_size * optim.accumulate
-        _log.info("Highest learning rate %g, for steps of %s", lr, pluralize(batch, "sample"))
         _log.info("The run is in %s; %s", run.folder.path, validation)
         if advice := advise_on_height(config):
             _log.warning(advice)
@@ -271,7 +257,6 @@ class Report:
 
     def epoch_bar(self) -> tqdm[Any]:
         """The bar over the steps of the current epoch."""
-        self._epoch_began = time.monotonic(), self.run.progress.total_steps
         progress, steps = self.run.progress, self.run.batches.steps_per_epoch
         title = f"epoch {progress.epoch + 1}/{self.run.config.train.epochs}"
         return progress_bar(title=title, total=steps, unit="step", done=progress.step, leave=False)
@@ -290,48 +275,40 @@ class Report:
             f"{speed['samples_per_s']:.1f} samples/s, data wait {speed['data_wait']:.0%}"
         )
         norms = run.train_step.gradient_norms
-        values = {"epoch": progress.epoch, "loss": loss, "lr": lr, **speed, **self._memory()}
+        values = {"epoch": progress.epoch, "loss": loss, "lr": lr, **speed}
         values["gradient_norm"] = fmean(norms) if norms else None
         norms.clear()
+        if (peak := peak_memory(run.runtime.device)) is not None:
+            values["memory_gib"] = round(peak / 2**30, 2)
         self.call("on_step", progress.total_steps, values)
 
     def skipped_step(self, bad: BadValue, image_ids: Sequence[int]) -> None:
         """Report the bad value of a skipped step, and its images."""
         step = self.run.progress.total_steps
-        _log.warning("Step %d skipped: %s %g is %s; image ids %s", step, bad.name, bad.value, bad.reason, image_ids)
-        values = {"name": bad.name, "value": str(bad.value), "limit": bad.limit, "reason": bad.reason}
-        self.call("on_skip", step, values | {"image_ids": image_ids})
+        _log.warning("Step %d skipped: %s; image ids %s", step, bad, image_ids)
+        values = {"name": bad.name, "value": str(bad.value), "limit": bad.limit, "image_ids": image_ids}
+        self.call("on_skip", step, values)
 
     def epoch(self, epoch: int, scores: dict[str, Any]) -> None:
         """Report the scores of an epoch, its losses, and what was wrong in it."""
         run, progress = self.run, self.run.progress
         values: dict[str, Any] = {"epoch": epoch, "train_loss": progress.mean_loss} | scores
         self.call("on_epoch", progress.total_steps, values)
-        texts = [f"{name} {values[name]:.4f}" for name in EPOCH_LINE_SCORES if values.get(name) is not None]
-        _log.info("Epoch %d of %d  %s  (%s)", epoch, run.config.train.epochs, "  ".join(texts), self._times(epoch))
-        if progress.skipped:
-            _log.warning(
-                f"epoch {epoch}: {progress.skipped} of {progress.step} steps were skipped: a bad loss or gradient, or "
-                "a loss scale of fp16 that was too large"
-            )
-
-    def _times(self, epoch: int) -> str:
-        """The duration of an epoch with its validation, and the time left: ``01:23, 45:00 left``."""
-        began, first_step = self._epoch_began
-        seconds = time.monotonic() - began
-        share = (self.run.progress.total_steps - first_step) / self.run.batches.steps_per_epoch  # less where resumed
-        left = self.run.config.train.epochs - epoch
-        took = tqdm.format_interval(seconds)
-        return f"{took}, {tqdm.format_interval(seconds / share * left)} left" if left and share else took
+        texts = [
+            f"{name} {values[name]:.4f}"
+            for name in ("train_loss", "val_loss", "AP", "AR")
+            if values.get(name) is not None
+        ]
+        if progress.skipped:  # for a bad loss or gradient, or a loss scale of fp16 that was too large
+            texts.append(f"{pluralize(progress.skipped, 'step')} skipped")
+        _log.info("Epoch %d of %d  %s", epoch, run.config.train.epochs, "  ".join(texts))
 
     def stopped(self, has_done_max_steps: bool) -> None:
         """Report where a run was stopped that can continue, and how."""
         progress = self.run.progress
-        how = "--resume" if self.says_next else "the same command"
-        if has_done_max_steps:
-            how += " with more --max-steps, or without,"
+        how = " with more --max-steps, or without," if has_done_max_steps else ""
         position = f"step {progress.total_steps} (epoch {progress.epoch + 1})"
-        _log.info("Stopped after %s, saved in %s; %s continues", position, self.run.folder.last, how)
+        _log.info("Stopped after %s, saved in %s; --resume%s continues", position, self.run.folder.last, how)
 
     def end(self) -> None:
         """Report why the run has ended, its best score, and the checkpoint to use."""
@@ -344,9 +321,4 @@ class Report:
         command = f"posenet predict IMAGES --checkpoint {folder.best if scores else folder.last}"
         if run.config.model.network:
             command += f" --set model.network={run.config.model.network}"
-        _log.info("%s. %s%s", why, best, f"; next: {command}" if self.says_next else "")
-
-    def _memory(self) -> dict[str, float]:
-        """The most memory of the device that tensors had so far, in GiB; empty if it does not tell."""
-        peak = peak_memory(self.run.runtime.device)
-        return {} if peak is None else {"memory_gib": round(peak / 2**30, 2)}
+        _log.info("%s. %s; next: %s", why, best, command)

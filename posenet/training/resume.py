@@ -50,7 +50,6 @@ class Progress:
     best: float = -math.inf  # best score so far; greater is better
     stale: int = 0  # scores since the best one
     best_kind: str = ""  # kind of the score: "AP" or "val_loss"
-    best_loss: float = math.inf  # validation loss of the epoch with the best score, which decides between equal ones
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -87,13 +86,13 @@ class Progress:
         self.loss_sum = 0.0
 
     def forget_scores(self) -> None:
-        self.best, self.best_loss, self.best_kind, self.stale = -math.inf, math.inf, "", 0
+        self.best, self.best_kind, self.stale = -math.inf, "", 0
 
-    def record_score(self, kind: str, value: float | None, val_loss: float | None = None) -> bool:
+    def record_score(self, kind: str, value: float | None) -> bool:
         """Record the score of an epoch, None if there is none; return whether the epoch is the best so far.
 
         A ``kind`` is "AP", which should be high, or "val_loss", which should be low. Of epochs with the same score, the
-        one with the lowest validation loss is the best, but it does not count as a better score.
+        last is the best, but it does not count as a better score.
         """
         if kind != self.best_kind:
             self.forget_scores()
@@ -101,12 +100,10 @@ class Progress:
         if value is None:
             return False
         score = -value if kind == "val_loss" else value
-        loss = math.inf if val_loss is None or math.isnan(val_loss) else val_loss
-        is_better = score > self.best
-        is_best = is_better or (score == self.best and loss < self.best_loss)
-        self.stale = 0 if is_better else self.stale + 1
+        self.stale = 0 if score > self.best else self.stale + 1
+        is_best = score >= self.best
         if is_best:
-            self.best, self.best_loss = score, loss
+            self.best = score
         return is_best
 
 
@@ -140,11 +137,8 @@ def find_checkpoint(folder: Path, resume: bool | str | Path, restarted: bool = F
             _log.info("%s contains no checkpoint: starting a new run", folder)
         return None
     path, state = found
-    for key in ("model", "optimizer", "scaler", "guard", "progress", "steps_per_epoch", "config"):
-        if key not in state or (key == "config" and not isinstance(state[key], dict)):
-            raise CheckpointError(
-                f"{path} contains no run to resume (no {key}); fine-tune from it with --set train.weights=FILE"
-            )
+    if "optimizer" not in state or not isinstance(state.get("config"), dict):
+        raise CheckpointError(f"{path} contains no run to resume; fine-tune from it with --set train.weights=FILE")
     if path.parent.resolve() != folder.resolve() and own.has_checkpoints():
         raise CheckpointError(
             f"{folder} contains another run than {path}; choose another folder with --set checkpoint.path=DIR"
@@ -169,8 +163,6 @@ def config_of_run(
     path, state = checkpoint
     saved = config_of_checkpoint(state, path) or Config()
     require_same_constants(state["config"], path)
-    # The folder may have moved since the checkpoint was written.
-    saved = with_settings(saved, "checkpoint", path=str(path.parent))
     config = with_settings(load_config(experiment, overrides, base=saved), "checkpoint", path=str(folder))
     if changes := saved.model.skeleton.changes_of_network(config.model.skeleton):
         raise ConfigError(

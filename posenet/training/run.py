@@ -40,12 +40,17 @@ from posenet.training.inputs import (
     require_same_run,
 )
 from posenet.training.log import Report
-from posenet.training.optimizer import freeze, learning_rate, make_optimizer, set_lr, set_train_mode
+from posenet.training.optimizer import (
+    WeightAverage,
+    freeze,
+    learning_rate,
+    make_optimizer,
+    set_lr,
+    set_train_mode,
+)
 from posenet.training.resume import Progress, restore_weights, state_of
-from posenet.training.step import BatchNormStatistics, TrainStep, build_model
-from posenet.training.teacher import load_teacher
+from posenet.training.step import TrainStep, build_model
 from posenet.training.validation import CocoValidation, validation_loss
-from posenet.training.weight_averaging import WeightAverage
 
 _log = logging.getLogger(__name__)
 
@@ -104,9 +109,8 @@ class Run:
         self.train_data = on_all(lambda: open_train_data(config))
         self.val_data = on_all(lambda: open_val_data(config, self.train_data))  # None without data.val
         self.network = on_all(lambda: _make_network(config, runtime, is_new))
-        self.model = build_model(config, self.network, runtime.device)
+        self.model = on_all(lambda: build_model(config, self.network, runtime.device))
         self.optimizer = on_all(lambda: make_optimizer(self.network, config.optim))
-        self.model.teacher = on_all(lambda: load_teacher(config, runtime.device))
         self.coco_validation = on_all(self._make_coco_validation)  # None without images for an AP
         self.batches = on_all(lambda: make_step_batches(config, self.train_data, runtime))
         val_data, has_ap = self.val_data, self.coco_validation is not None
@@ -123,7 +127,6 @@ class Run:
         self.train_step = TrainStep(
             self.wrapped_model, self.optimizer, self.scaler, self.bad_steps, runtime, config.optim.max_grad_norm
         )
-        self._batch_norm = BatchNormStatistics(self.model)
 
     def _make_coco_validation(self) -> CocoValidation | None:
         """What computes the AP; None if the settings name no images for it."""
@@ -242,9 +245,8 @@ class Run:
         if action == "fail":
             self.runtime.raise_on_all(
                 TrainingError(
-                    f"the loss explodes again after a return to a checkpoint (step {self.progress.total_steps}, "
-                    f"{bad.name} {bad.value:g}, {bad.reason}); lower optim.lr, look at images {image_ids}, or raise "
-                    "guard.factor if such values are right"
+                    f"the loss explodes again after a return to a checkpoint: {bad} at images {image_ids}; lower "
+                    "optim.lr, or raise guard.factor if such values are right"
                 )
             )
         if action == "roll back":
@@ -282,15 +284,15 @@ class Run:
             raise
         report.epoch(epoch, scores)
         kind = "val_loss" if self.coco_validation is None else "AP"
-        before = progress.best, progress.best_loss, progress.best_kind
-        is_best = progress.record_score(kind, scores.get(kind), scores["val_loss"])
+        before = progress.best, progress.best_kind
+        is_best = progress.record_score(kind, scores.get(kind))
         progress.start_next_epoch()
         # Not while steps are bad, as in ``_vote``; but a run that ends is always saved.
         is_over = progress.epoch >= self.config.train.epochs or self._must_stop_early()
         if is_best or is_over or not self.bad_steps.bad_in_a_row:
             is_saved = self.save(is_best)
             if is_best and self.runtime.sum_over_ranks(not is_saved) != [0]:  # then best.pth is still that of before
-                progress.best, progress.best_loss, progress.best_kind = before
+                progress.best, progress.best_kind = before
         return True
 
     def _validate(self, epoch: int, report: Report) -> dict[str, Any]:
@@ -309,9 +311,10 @@ class Run:
 
     def _broadcast_batch_norm(self) -> None:
         """Give all ranks the BatchNorm statistics of rank 0, which its checkpoints contain."""
-        statistics = self._batch_norm.read()
+        batch_norm = self.train_step.batch_norm
+        statistics = batch_norm.read()
         self.runtime.broadcast_tensors(statistics)
-        self._batch_norm.write(statistics)
+        batch_norm.write(statistics)
 
     def save(self, best: bool = False) -> bool:
         """Save everything that a resumed run needs, as step-N.pth and last.pth, and best.pth if it is the ``best``.
@@ -320,7 +323,7 @@ class Run:
         """
         if not self.runtime.is_main:
             return True
-        return self.folder.save_or_warn(state_of(self), self.progress.total_steps, best)
+        return self.folder.save(state_of(self), self.progress.total_steps, best)
 
     def _save_before_failing(self) -> None:
         """Save the run before all ranks end with an error of the data. All ranks call this at the same step.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import clip_grad_norm_, get_total_norm
+from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
 from posenet.data.dataset import Batch
@@ -28,7 +28,7 @@ from posenet.settings import Config
 from posenet.training.bad_steps import BadStepPolicy, BadValue
 from posenet.training.loss import Loss, make_loss
 from posenet.training.optimizer import batch_norm_layers
-from posenet.training.teacher import Teacher
+from posenet.training.teacher import Teacher, load_teacher
 
 
 class ModelWithLoss(nn.Module):
@@ -87,11 +87,8 @@ class ModelWithLoss(nn.Module):
         Returns:
             (N,) float32. ``ConfigError`` if a loss of other code returns something else.
         """
-        if self._compiled is None or not self.training:
-            return self._losses(images, joints, person_mask, mask_miss, supervised)
-        if self.teacher is not None:
-            self.teacher.network_on(images.device)  # a graph cannot contain the copying
-        return self._compiled(images, joints, person_mask, mask_miss, supervised)
+        losses = self._losses if self._compiled is None or not self.training else self._compiled
+        return losses(images, joints, person_mask, mask_miss, supervised)
 
     def _losses(
         self, images: Tensor, joints: Tensor, person_mask: Tensor, mask_miss: Tensor, supervised: Tensor | None
@@ -122,7 +119,8 @@ def build_model(config: Config, network: PoseNet, device: torch.device) -> Model
     network.channels_last = mode.channels_last
     layout = torch.channels_last if mode.channels_last else torch.contiguous_format
     network.to(device=device, memory_format=layout)  # type: ignore[call-overload]
-    model = ModelWithLoss(network, TargetRenderer.from_config(config), make_loss(config), mode.amp, mode.channels_last)
+    renderer, loss, teacher = TargetRenderer.from_config(config), make_loss(config), load_teacher(config, device)
+    model = ModelWithLoss(network, renderer, loss, mode.amp, mode.channels_last, teacher)
     if config.parallel.compile:
         model.compile()
     return model
@@ -163,14 +161,14 @@ class TrainStep:
 
     def __post_init__(self) -> None:
         self.gradient_norms: list[float] = []  # before clipping, of the steps that were not skipped since the last log
-        self._batch_norm = BatchNormStatistics(self.model)
+        self.batch_norm = BatchNormStatistics(self.model)
         self._parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
     def __call__(self, batches: Sequence[Batch]) -> StepResult:
-        statistics = self._batch_norm.read()
+        statistics = self.batch_norm.read()
         result = self._step(batches)
         if result.loss is None:
-            self._batch_norm.write(statistics)
+            self.batch_norm.write(statistics)
         self.optimizer.zero_grad()
         return result
 
@@ -184,10 +182,7 @@ class TrainStep:
                 self.scaler.scale(loss / len(batches)).backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
         self.scaler.unscale_(self.optimizer)
-        if self.max_grad_norm:
-            norm = clip_grad_norm_(self._parameters, self.max_grad_norm)
-        else:
-            norm = get_total_norm([parameter.grad for parameter in self._parameters if parameter.grad is not None])
+        norm = clip_grad_norm_(self._parameters, self.max_grad_norm or math.inf)
 
         # Vote on the losses and the norm, so that either all ranks skip the step or none does. All numbers are read at
         # once, because the device is idle while the host waits for them.

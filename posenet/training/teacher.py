@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -26,13 +25,11 @@ class Teacher:
     """A trained network whose maps are targets for another one.
 
     This is not a ``torch.nn.Module``, so that the optimizer, the weight averaging, checkpoints and
-    DistributedDataParallel do not see its weights. It keeps one copy of the network for each device that asks for maps,
-    because the replicas of DataParallel share this object.
+    DistributedDataParallel do not see its weights. The replicas of DataParallel share it and its device.
     """
 
     network: FusedNetwork
     weight: float  # ``distill.weight``
-    _networks: dict[torch.device, FusedNetwork] = field(default_factory=dict)
 
     @torch.no_grad()
     def teach(self, images: Tensor, target: Tensor, mask_miss: Tensor, supervised: Tensor | None = None) -> Tensor:
@@ -62,14 +59,9 @@ class Teacher:
     @torch.no_grad()
     def maps(self, images: Tensor) -> Tensor:
         """The teacher's maps (N, C, H/4, W/4) for (N, 3, H, W) images, clamped to [0, 1]."""
-        maps = self.network_on(images.device).heatmaps(images).float().clamp(0, 1)
+        device = next(self.network.parameters()).device
+        maps = self.network.heatmaps(images.to(device)).to(images.device).float().clamp(0, 1)
         return torch.where(maps < THRESHOLD, torch.zeros_like(maps), maps)
-
-    def network_on(self, device: torch.device) -> FusedNetwork:
-        """The copy of the network on a device, made on the first call."""
-        if device not in self._networks:
-            self._networks[device] = copy.deepcopy(self.network).to(device)
-        return self._networks[device]
 
 
 def load_teacher(config: Config, device: torch.device) -> Teacher | None:
@@ -87,4 +79,4 @@ def load_teacher(config: Config, device: torch.device) -> Teacher | None:
         )
     amp = select_amp(device, "auto")
     _log.info("Teacher: %s, precision %s; distill.weight %g where labels count", name, amp, config.distill.weight)
-    return Teacher(FusedNetwork(network, amp), config.distill.weight)
+    return Teacher(FusedNetwork(network, amp).to(device), config.distill.weight)

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from posenet.annotations.find_annotations import are_annotations
-from posenet.checkpoints.folder import RunStatusFile, run_lock
+from posenet.checkpoints.folder import RunStatus, run_lock, write_status
 from posenet.devices.device import cudnn_flags, deterministic_algorithms, select_device
 from posenet.devices.parallel import Runtime
 from posenet.devices.precision import describe_training_mode, select_training_mode
@@ -110,7 +110,7 @@ def train(
             raise ConfigError(
                 "images, val, val_images, experiment and prepare belong to annotations; give these as first argument"
             )
-        return train_on_stores(config, pairs, resume, says_next=True)
+        return train_on_stores(config, pairs, resume)
     if not isinstance(resume, bool):
         raise ConfigError("with annotations, a run continues in its folder; leave out --resume PATH")
 
@@ -127,7 +127,7 @@ def train(
         data, chosen, pairs = runtime.broadcast_object(runtime.run_on_main(prepare_data))
     if prepare:
         return TrainingResult(data.folder, finished=False, epochs=0, steps=0, best={})
-    result = train_on_stores(chosen, pairs, data.is_started, says_next=False)
+    result = train_on_stores(chosen, pairs, data.is_started)
     if runtime.is_main and (result.finished or result.stopped_early):
         from_annotations.conclude(data, progress)
     return result
@@ -138,14 +138,14 @@ def _train(
     overrides: Sequence[str],
     resume: bool | str | Path,
     *,
-    says_next: bool,
     warmup: bool,
     max_steps: int,
     callbacks: Sequence[TrainingCallback],
     progress: bool,
     runtime: Runtime,
 ) -> TrainingResult:
-    """Train on stores. For ``says_next`` see ``Report``, for the others ``train``."""
+    """Train on stores; for the arguments see ``train``."""
+    result: TrainingResult | None = None
     with contextlib.ExitStack() as at_end:
         # What the run changes in its process: all threads share PyTorch's random numbers and the logs of the package.
         if not _training_thread.acquire(blocking=False):
@@ -181,13 +181,15 @@ def _train(
         run = Run(settings, runtime, folder, checkpoint is None, max_steps, stop_requested)
         at_end.callback(run.close)
         own_logs = runtime.run_on_main(lambda: callbacks_of_run(settings.log)) or []
-        report = Report(run, [*own_logs, *callbacks] if runtime.is_main else [], says_next)
+        report = Report(run, [*own_logs, *callbacks] if runtime.is_main else [])
         report.describe_run()
         if checkpoint is not None:
             runtime.run_on_all(functools.partial(restore_run, run, checkpoint))
 
         # The files in the folder. A run that is refused writes its log alone.
-        status = runtime.run_on_main(lambda: at_end.enter_context(RunStatusFile(folder)))
+        if runtime.is_main:
+            write_status(folder, "running")
+            at_end.push(lambda kind, *_: write_status(folder, _final_status(kind, result)))
         at_end.callback(report.close)
         runtime.run_on_main(report.start)
 
@@ -196,9 +198,14 @@ def _train(
             run.save()  # from now on, --resume continues this run, not another one of the folder
         checkpoint = None  # free the memory
         result = run.train(report)
-        if status is not None and result.stopped:
-            status.final = "stopped"
     return result
+
+
+def _final_status(error: type[BaseException] | None, result: TrainingResult | None) -> RunStatus:
+    """The status of a run that has ended with an error or a result."""
+    if result is None:
+        return "stopped" if error is not None and issubclass(error, KeyboardInterrupt) else "failed"
+    return "stopped" if result.stopped else "finished"
 
 
 def _enter_folder(folder: Path, at_end: contextlib.ExitStack) -> None:

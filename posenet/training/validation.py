@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -33,10 +33,9 @@ from posenet.model.posenet import PoseNet
 from posenet.person import Person
 from posenet.progress_bar import progress_bar
 from posenet.settings import Config
-from posenet.skeleton import Skeleton
 from posenet.training.batches import errors_of_data, log_unreadable, too_many_unreadable
 from posenet.training.step import compute_losses
-from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, MIN_SCORE, draw_people
+from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, draw_people
 from posenet.visualization.sheets import contact_sheet, label_tile
 
 NUM_DRAWN = 4
@@ -104,9 +103,9 @@ class CocoValidation:
         blocks = find_annotated_images(data.val_images, self.split.images, config.inference.batch_size)
         # Every rank gets about the same number of images of every shape.
         self.share = [*itertools.chain(*blocks)][runtime.rank :: runtime.world_size]
-        self.truth = _labelled_people(self.split.people, skeleton)
         # Indices into ``share`` of the images that rank 0 draws: always the same ones, of different shapes.
-        with_people = [index for index, (image, _) in enumerate(self.share) if image.id in self.truth]
+        labelled = {entry["image_id"] for entry in self.split.people if any(entry["keypoints"][2::3])}
+        with_people = [index for index, (image, _) in enumerate(self.share) if image.id in labelled]
         drawn = with_people[:: max(1, len(with_people) // NUM_DRAWN)][:NUM_DRAWN]
         self.drawn_indices = frozenset(drawn if runtime.is_main else [])
 
@@ -168,24 +167,14 @@ class CocoValidation:
         """Two tiles of one image: the annotated people, and the predicted ones with at least this score."""
         image = item.result.image
         size, annotated_size = item.sizes
-        truth = scale_people(self.truth[item.image.id], annotated_size, size)
+        entries = [entry for entry in self.split.people if entry["image_id"] == item.image.id]
+        people = [Person.from_coco(entry["keypoints"], 1.0, item.result.skeleton) for entry in entries]
+        truth = scale_people([person for person in people if person.found.any()], annotated_size, size)
         predicted = [person for person in item.result if person.score >= min_score]
         truth_drawing = draw_people(image, truth)
         predicted_drawing = draw_people(image, predicted, keypoint_min_score=KEYPOINT_MIN_SCORE)
         truth_note, predicted_note = (item.result.skeleton.count(len(people)) for people in (truth, predicted))
-        predicted_note += "" if min_score == MIN_SCORE else f", min-score {min_score:g}"
         return [
             label_tile(truth_drawing, item.image.file_name, TILE_SIZE, f"truth: {truth_note}"),
             label_tile(predicted_drawing, "", TILE_SIZE, f"predicted: {predicted_note}"),
         ]
-
-
-def _labelled_people(annotations: Sequence[dict[str, Any]], skeleton: Skeleton) -> dict[int, list[Person]]:
-    """The annotated people with at least one labelled keypoint, by image id."""
-    people: dict[int, list[Person]] = {}
-    for annotation in annotations:
-        keypoints = skeleton.to_network_order(np.reshape(annotation["keypoints"], (1, -1, 3)))[0]
-        keypoints[:, 2] = keypoints[:, 2] > 0
-        if keypoints[:, 2].any():
-            people.setdefault(annotation["image_id"], []).append(Person(keypoints, 1.0, skeleton))
-    return people

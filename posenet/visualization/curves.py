@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 LOG_FILE = "log.jsonl"
 CURVES_FILE = "curves.png"
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-"""Palette of Okabe and Ito, which colour-blind people can distinguish."""
 PANELS = {
     "Loss": [
         ("train", "loss", "training, mean of the epoch so far"),
@@ -79,10 +77,10 @@ def training_figure(log: RunLog, run_name: str) -> Figure:
         axes.set_title(title, fontsize=11, loc="left")
         axes.set_xlabel("step")
         axes.grid(alpha=0.25)
-        for (kind, key, label), colour in zip(curves, COLOURS):
+        for kind, key, label in curves:
             points = [(entry["step"], entry[key]) for entry in log[kind] if entry.get(key) is not None]
             if points:
-                axes.plot(*zip(*points), label=label, color=colour, marker="." if len(points) < 30 else None)
+                axes.plot(*zip(*points), label=label, marker="." if len(points) < 30 else None)
                 axes.legend(frameon=False, fontsize=9)
         if title in ("Loss", "Gradient norm"):
             axes.set_yscale("log", nonpositive="mask")

@@ -66,12 +66,10 @@ def test_the_error_of_a_foreign_file_names_it_and_the_fault_in_one_line(
     assert "\n" not in str(error.value)
 
 
-def test_an_exported_file_and_a_mistyped_name_have_a_remedy(tmp_path: Path) -> None:
-    (tmp_path / "a.onnx").touch()
+def test_a_mistyped_name_has_a_remedy(tmp_path: Path) -> None:
     (tmp_path / "last.pth").touch()
-    for name, remedy in (("a.onnx", "the checkpoint that it was exported from"), ("lst.pth", "there is .*last.pth")):
-        with pytest.raises(CheckpointError, match=remedy):
-            read_checkpoint(tmp_path / name)
+    with pytest.raises(CheckpointError, match="there is .*last.pth"):
+        read_checkpoint(tmp_path / "lst.pth")
 
 
 @pytest.mark.parametrize("count", [40, pytest.param(400, marks=pytest.mark.torture)])

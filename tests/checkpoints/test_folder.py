@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from posenet.checkpoints import folder as folder_module
 from posenet.checkpoints.file import read_checkpoint
-from posenet.checkpoints.folder import STATUS_FILE, CheckpointFolder, RunStatusFile, run_lock
+from posenet.checkpoints.folder import CheckpointFolder, run_lock
 from posenet.errors import CheckpointError
 from posenet.settings import CheckpointConfig
 from tests.helpers.process_runs import locked_by_another_process, other_process_can_lock, wait_for_exit
@@ -123,13 +121,13 @@ def test_a_checkpoint_that_cannot_be_written_is_a_warning_and_the_last_one_an_er
 ) -> None:
     folder = CheckpointFolder(tmp_path / "run")
     folder.path.touch()
-    assert not folder.save_or_warn({"step": 1}, 1)
+    assert not folder.save({"step": 1}, 1)
     assert "step 1 is not saved" in caplog.text
     with pytest.raises(CheckpointError, match="not saved"):
         folder.require_saved()
     folder.path.unlink()
     weight = torch.ones(100_000)[:3]  # whose memory is not saved with it
-    assert folder.save_or_warn({"model": {"w": weight}, "optimizer": [(weight, {"lr": 0.1})]}, 2, best=True)
+    assert folder.save({"model": {"w": weight}, "optimizer": [(weight, {"lr": 0.1})]}, 2, best=True)
     folder.require_saved()
     assert folder.saved_step == 2
     last = read_checkpoint(folder.last)
@@ -140,7 +138,7 @@ def test_a_checkpoint_that_cannot_be_written_is_a_warning_and_the_last_one_an_er
 def test_checkpoints_are_due_by_steps_and_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     by_steps = CheckpointFolder(tmp_path / "a", CheckpointConfig(every_steps=3, every_minutes=0))
     assert [step for step in range(1, 10) if by_steps.is_due(step)] == [3, 6, 9]
-    by_steps.save_or_warn({}, 6)
+    by_steps.save({}, 6)
     assert not by_steps.is_due(6)  # an epoch's end may have saved it
     by_clock = CheckpointFolder(tmp_path / "b", CheckpointConfig(every_minutes=1))
     neither = CheckpointFolder(tmp_path / "c", CheckpointConfig(every_minutes=0))
@@ -148,7 +146,7 @@ def test_checkpoints_are_due_by_steps_and_by_the_clock(tmp_path: Path, monkeypat
     for seconds, due in ((50, False), (61, True)):
         monkeypatch.setattr(time, "monotonic", lambda seconds=seconds: start + seconds)
         assert by_clock.is_due(1) == due and not neither.is_due(1)
-    by_clock.save_or_warn({}, 1)
+    by_clock.save({}, 1)
     monkeypatch.setattr(time, "monotonic", lambda: start + 120)
     assert not by_clock.is_due(2)
 
@@ -176,24 +174,3 @@ def test_a_start_waits_for_data_workers_that_end_after_their_trainer(tmp_path: P
         threading.Timer(0.3, os.kill, (pid, signal.SIGKILL)).start()
         with run_lock(tmp_path):
             pass
-
-
-@pytest.mark.parametrize(
-    "final, error, word",
-    [
-        ("finished", None, "finished"),
-        ("stopped", None, "stopped"),
-        ("stopped", RuntimeError, "failed"),
-        ("finished", KeyboardInterrupt, "stopped"),
-    ],
-)
-def test_the_status_of_a_run_tells_how_it_has_ended(
-    tmp_path: Path, final: Any, error: type[BaseException] | None, word: str
-) -> None:
-    with pytest.raises(error) if error else contextlib.nullcontext():
-        with RunStatusFile(tmp_path) as file:
-            assert (tmp_path / STATUS_FILE).read_text() == "running\n"
-            file.final = final
-            if error:
-                raise error
-    assert (tmp_path / STATUS_FILE).read_text() == f"{word}\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +17,6 @@ from posenet.cli.main import run_tool
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.settings import Config, config_from_dict, load_config
 from posenet.training.step import TrainStep
-from tests.helpers.process_runs import locked_by_another_process
 from tests.helpers.run_logs import read_log
 from tests.helpers.tiny_training import TINY, Stores, data_settings
 
@@ -124,14 +122,6 @@ def test_the_run_folder_is_named_after_the_experiment_file_and_resumes_with_it(
     assert read_checkpoint("checkpoints/mine/last.pth")["progress"]["total_steps"] == 3
 
 
-def test_messages_from_before_the_run_are_in_its_log_once(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    train("-p", "first", "--max-steps", "1")
-    train("-p", "second", "--weights", "first/last.pth", "--max-steps", "1", "--set", "log.tensorboard=true")
-    text = Path("second/log.txt").read_text()
-    assert text.count("Fine-tuning") == text.count("TensorBoard is not installed") == 1
-
-
 def test_a_rate_that_is_much_too_high_ends_with_advice_and_a_complete_log(train: Train) -> None:
     """Numbers that are not finite are null in the log, which used to end the run."""
     status, error = train("-p", "run", "--lr", "1e9", "--epochs", "4")
@@ -156,18 +146,6 @@ def test_bad_input_is_reported_in_one_line_and_no_checkpoint_is_written(
     assert status == 2
     assert named in last_line and "error:" in last_line
     assert "Traceback" not in error
-    assert not list(tmp_path.glob("run/*.pth"))
-
-
-def test_a_second_start_learns_first_of_all_that_the_folder_is_in_use(
-    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("posenet.checkpoints.folder.LOCK_SECONDS", 0.1)
-    with locked_by_another_process(tmp_path / "run"):
-        status, error = train("-p", "run", "--resume")
-    first, second = error.splitlines()
-    assert status == 2 and first == "run is in use by another process; waiting 0.1 s for it to end"
-    assert "error: run is in use by another process; wait until that has ended" in second
     assert not list(tmp_path.glob("run/*.pth"))
 
 

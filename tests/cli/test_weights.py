@@ -54,7 +54,7 @@ def test_the_tools_accept_a_name(drive: Drive, tiny_coco: Path, stores: dict[str
 def test_an_unknown_name_is_an_error_of_one_line(drive: Drive, capsys: pytest.CaptureFixture[str]) -> None:
     Path("a.jpg").touch()
     for tool, words, message in (
-        ("weights", ["fetch", "mine", "yours"], "yours is not the name of published weights; known: simplepose, mine"),
+        ("weights", ["fetch", "yours"], "yours is neither a file nor the name of published weights (simplepose, mine)"),
         (
             "predict",
             ["--checkpoint", "min", "a.jpg", "--json", "people.json"],

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from posenet.model import layers
-from posenet.model.layers import ConvNorm, UpsampleConv2d, images_to_input
+from posenet.model.layers import UpsampleConv2d, images_to_input
 
 
 @pytest.fixture(params=[0, 1000], ids=["transposed", "upsampled"])
@@ -57,15 +57,6 @@ def test_only_large_maps_are_convolved_by_a_transposed_convolution() -> None:
         with FlopCounterMode(display=False) as counter:
             layer(torch.zeros(1, 1, size, size))
         assert counter.get_total_flops() == flops
-
-
-def test_an_upsampling_layer_has_the_names_shapes_and_initial_weights_of_a_convolution() -> None:
-    torch.manual_seed(0)
-    upsampling = ConvNorm(6, 8, 3, upsample=True).state_dict()
-    torch.manual_seed(0)
-    plain = ConvNorm(6, 8, 3).state_dict()
-    assert upsampling.keys() == plain.keys()
-    assert all(torch.equal(upsampling[name], value) for name, value in plain.items())
 
 
 def test_pixels_keep_their_position_and_channel_order_in_both_memory_formats() -> None:

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from posenet.errors import CheckpointError
 from posenet.model.posenet import PoseNet
 from posenet.model.published_names import rename_to_ours, rename_to_published
-from posenet.settings import NUM_SCALES, ModelConfig, load_config
+from posenet.settings import NUM_SCALES, ModelConfig
 from tests.helpers.networks import tiny_network
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -73,40 +73,12 @@ def test_size_and_cost_of_the_default_network() -> None:
     assert heatmaps.get_total_flops() < 0.87 * forward.get_total_flops()
 
 
-def test_every_stack_predicts_at_five_scales_for_rectangular_images_too() -> None:
-    predictions = tiny_network(stacks=3)(random_images(128, 192))
-    assert len(predictions) == 3
-    for scales in predictions:
-        assert [maps.shape for maps in scales] == [(2, 50, 32 >> j, 48 >> j) for j in range(5)]
-
-
-def test_from_config_uses_the_model_section() -> None:
-    overrides = ["model.stacks=3", "model.width=32", "model.growth=4", "model.conv_std=0.5"]
-    model = PoseNet.from_config(load_config(None, overrides))
-    assert model.stem.refine.spatial.conv.weight.std() > 0.3
-    model.load_state_dict(tiny_network(stacks=3, width=32, growth=4).state_dict())
-
-
 def test_heatmaps_are_the_last_stack_at_stride_4_and_the_images_stay_as_they_are() -> None:
     model = tiny_network(stacks=3, conv_std=0.1).eval()
     images = random_images(128, 64)
     with torch.inference_mode():
         assert torch.equal(model.heatmaps(images), model(images)[-1][0])
     assert torch.equal(images, random_images(128, 64))
-
-
-def test_heatmaps_run_only_the_layers_that_the_final_maps_depend_on() -> None:
-    model = tiny_network(stacks=3)
-    model(random_images())[-1][0].square().sum().backward()
-    needed = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
-    used = set()
-    for module_name, module in model.named_modules():
-        names = {f"{module_name}.{name}" for name, _ in module.named_parameters(recurse=False)}
-        module.register_forward_hook(lambda *_, names=names: used.update(names))
-    model.heatmaps(random_images())
-    assert used == needed
-    assert "stacks.2.hourglass.inner.inner.inner.inner.expand.conv.weight" in used
-    assert not any(name.startswith(("stacks.0.heads.1", "stacks.2.heads.1", "merges.0.1")) for name in used)
 
 
 def test_every_parameter_has_a_gradient_and_every_batch_norm_runs_once_per_forward_pass() -> None:
@@ -132,16 +104,6 @@ def test_initial_weights() -> None:
         values = torch.cat(weights[kind])
         assert values.std().item() == pytest.approx(std, rel=0.03)
         assert abs(values.mean().item()) < 0.05 * std
-
-
-def test_heads_are_what_the_published_names_call_features_and_outs() -> None:
-    model = tiny_network(stacks=3)
-    names = [name for name, _ in model.named_parameters()]
-    published = rename_to_published(dict(model.named_parameters()))
-    roots = ("posenet.features.", "posenet.outs.")
-    heads = [ours for ours, theirs in zip(names, published) if theirs.startswith(roots)]
-    assert model.head_parameter_names() == heads
-    assert 0 < len(heads) < len(names)
 
 
 @pytest.mark.parametrize(

@@ -104,10 +104,6 @@ class TestBase:
         expected = ["train.epochs=7"] if base == "small" else ["train.epochs=7", "optim.lr=3.0"]
         assert load_config(path) == load_config("small" if base == "small" else "tiny", expected)
 
-    def test_a_file_beside_it_comes_before_a_name(self, tmp_path: Path) -> None:
-        write(tmp_path / "small", "[train]\nepochs = 5\n")
-        assert load_config(write(tmp_path / "a.toml", 'base = "small"')) == load_config(None, ["train.epochs=5"])
-
     def test_own_data_replace_all_data_of_a_base_by_name(self, tmp_path: Path) -> None:
         path = write(tmp_path / "a.toml", 'base = "simplepose_512"\n[data]\ntrain = "mine.h5"\n')
         assert load_config(path).data == DataConfig(train="mine.h5", workers=4)
@@ -134,12 +130,6 @@ class TestBase:
         assert named in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_file_comes_before_the_name_of_an_experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("tiny").write_text("train.epochs = 3")
-    assert load_config("tiny").train.epochs == 3
-
-
 def test_own_data_replace_all_data_of_an_experiment_by_name() -> None:
     own = DataConfig(train="mine.h5", workers=4)
     for name in ("tiny", "small", "simplepose_384", "simplepose_512", "simplepose_swa"):
@@ -148,28 +138,16 @@ def test_own_data_replace_all_data_of_an_experiment_by_name() -> None:
     assert (config.data.train, config.data.val, config.data.val_images) == ("mine.h5", "v.h5", "")
 
 
-@pytest.mark.parametrize(
-    "path, message",
-    [
-        ("tinny", r"tinny: .*; did you mean tiny\? give a name \(demo, overfit, .*, tiny\) or the"),
-        (
-            "config/tiny2.toml",
-            r"cannot read configuration config/tiny2.toml: .*; give a name \(demo, .*, tiny\) or the",
-        ),
-    ],
-)
-def test_an_unknown_experiment_is_an_error_that_names_all(path: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        load_config(path)
+def test_an_unknown_experiment_is_an_error_that_names_all() -> None:
+    with pytest.raises(ConfigError, match=r"did you mean tiny\? give a name \(demo, overfit, .*, tiny\) or the path"):
+        load_config("tinny")
 
 
 def test_a_height_for_prediction_that_does_not_go_with_training_is_named_with_its_remedy() -> None:
     for name in experiment_names():
         assert advise_on_height(load_config(name)) == ""
-    for framing in ("image", "person"):
-        advice = advise_on_height(load_config("tiny", ["train.input_size=128", f"data.framing={framing}"]))
-        assert "height 128 (train.input_size)" in advice and "use 384 (inference.height)" in advice
-        assert "--set inference.height=128 makes" in advice
+    advice = advise_on_height(load_config("tiny", ["train.input_size=128"]))
+    assert "height 128 (train.input_size)" in advice and "--set inference.height=128 makes" in advice
     large = ["train.input_size=[512, 256]", "inference.height=256"]
     assert "--set inference.height=512" in advise_on_height(load_config("tiny", large))
     for train, scale, nearest in ((64, 4, 64), (2**16, 0.5, 2**16)):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +24,6 @@ from posenet.skeleton import COCO
 from posenet.skeleton.skeleton_file import skeleton_from_table
 from tests.helpers.faceless_people import FACELESS
 
-EXPERIMENTS = sorted((Path(__file__).parents[2] / "config").glob("*.toml"))
-
 
 def write(folder: Path, text: str) -> Path:
     path = folder / "experiment.toml"
@@ -42,24 +38,6 @@ def error_of(*overrides: str, path: Path | None = None) -> str:
     message = str(caught.value)
     assert "\n" not in message
     return message
-
-
-def test_the_defaults_are_the_recipe_that_the_experiments_share() -> None:
-    assert load_config() == Config()
-    own = [path.stem for path in EXPERIMENTS if not path.stem.startswith("simplepose")]
-    shared = {"model.conv_std": 0.05, "loss.gamma": 1.0, "optim.name": "adamw", "optim.max_grad_norm": 1000.0}
-    for config in [Config(), *map(load_config, own)]:
-        tables = config_to_dict(config)
-        assert {key: tables[key.split(".")[0]][key.split(".")[1]] for key in shared} == shared
-
-
-def test_every_experiment_states_only_what_it_changes() -> None:
-    for path in EXPERIMENTS:
-        written = tomllib.loads(path.read_text(encoding="utf-8"))
-        base = config_to_dict(load_config(written.pop("base", None)))
-        for name, table in written.items():
-            same = [key for key, value in table.items() if value == json.loads(json.dumps(base[name][key]))]
-            assert (path.stem, name, same) == (path.stem, name, [])
 
 
 def test_overrides_replace_values_of_the_file_and_of_earlier_overrides(tmp_path: Path) -> None:
@@ -141,10 +119,9 @@ def test_data_sets_can_be_tables_of_a_file_and_are_named_after_their_files(tmp_p
 @pytest.mark.parametrize(
     "value, message",
     [
-        ("[]", "data.train must be a path, or a list that is not empty"),
-        ("[{path=''}]", "a table of data.train or data.val needs a path"),
-        ("[{weight=2.0}]", "a table of data.train or data.val needs a path"),
-        ("[{path='a.h5', weight=0}]", "the weight of a data set must be positive, not 0"),
+        ("[{path=''}]", "dataset.path must be a path"),
+        ("[{weight=2.0}]", "dataset.path must be a path"),
+        ("[{path='a.h5', weight=0}]", "dataset.weight must be positive"),
         ("[{path='a.h5', wieght=2}]", "unknown key data.train.wieght (did you mean weight?"),
     ],
 )
@@ -191,15 +168,6 @@ def test_the_input_size_is_height_and_width() -> None:
     assert load_config(None, ["train.input_size=[256, 192]"]).train.size == (256, 192)
 
 
-def test_the_error_names_the_file_or_the_override_that_is_wrong(tmp_path: Path) -> None:
-    good, bad = write(tmp_path, "[train]\nepochs = 2\n"), tmp_path / "bad.toml"
-    bad.write_text("[train]\nepochs = 0\n", encoding="utf-8")
-    assert error_of("train.epochs=0", path=good).startswith("an override: train.epochs must be")
-    assert error_of("optim.lr=1", path=bad).startswith(f"{bad}: train.epochs must be")
-    bad.write_text("train = 3\n", encoding="utf-8")
-    assert error_of("train.epochs=1", path=bad).startswith(f"{bad}: train must be a table")
-
-
 def pairs(table: dict[str, list[str]]) -> list[str]:
     """The overrides of a table of sections."""
     return [f"{section}.{text}" for section, texts in table.items() for text in texts]
@@ -208,7 +176,7 @@ def pairs(table: dict[str, list[str]]) -> list[str]:
 WRONG_TYPES = {
     "model": ["stacks=2.0", "stacks=true", "stacks=two", "stacks=[2]"],
     "optim": ["lr=fast", "lr=true", "lr=nan", "scale_lr=1", "name=lamb"],
-    "data": ["train=[]", "framing=[]", "workers=2024-01-01"],
+    "data": ["framing=[]", "workers=2024-01-01"],
     "train": ["freeze=stem.*", "freeze=[1]", "input_size=512.0", "input_size=[512]", "input_size=[512, 512, 3]"]
     + ["amp=fp32", "amp=1", "channels_last=on", "channels_last=[]", "channels_last=1"],
     "augment": ["scale=1", "scale=[1, 2, 3]"],
@@ -259,20 +227,13 @@ def test_every_number_must_be_finite(number: str) -> None:
                 assert f"{name}.{key} must be finite" in error_of(f"{name}.{key}=[{numbers}]")
 
 
-@pytest.mark.parametrize("number", [2**63, -1])
-def test_every_integer_has_limits(number: int) -> None:
-    for name, table in config_to_dict(Config()).items():
-        for key, value in table.items():
-            if type(value) is int:
-                assert f"{name}.{key} must be " in error_of(f"{name}.{key}={number}")
-
-
 @pytest.mark.parametrize(
     "text, expected",
     [
         ("[model\nstacks = 2", "not valid TOML"),
         ("[train]\nbatchsize = 2", "unknown key train.batchsize (did you mean batch_size?"),
         ("model = 2", "model must be a table"),
+        ("[train]\nepochs = 0", "train.epochs must be"),
         (
             '[data]\ntrain = "C:\\Users\\me.h5"',
             r"in double quotes, write every \ as \\, or put the text in single quot",
@@ -297,12 +258,6 @@ def test_the_error_of_an_unreadable_file_names_the_file(tmp_path: Path) -> None:
     latin.write_bytes("[data]\ntrain = 'é.h5'\n".encode("latin-1"))
     for path in (latin, tmp_path / "missing.toml", tmp_path):
         assert str(path) in error_of(path=path)
-
-
-def test_the_error_of_a_wrong_skeleton_shows_only_a_part_of_it() -> None:
-    with pytest.raises(ConfigError, match="model.skeleton must be") as caught:
-        config_from_dict({"model": {"skeleton": ["nose"] * 10_000}})
-    assert len(str(caught.value)) < 300
 
 
 @pytest.mark.parametrize(

@@ -116,13 +116,7 @@ def test_tensorboard_receives_values_and_drawings(stores: Stores, tiny_coco: Pat
     [drawing] = events.Images("predictions")
     pixels = cv2.imdecode(np.frombuffer(drawing.encoded_image_string, np.uint8), cv2.IMREAD_COLOR)
     assert drawing.step == STEPS and np.array_equal(pixels, recorder.drawings["epoch_0001"])
-    entries = {kind: read_log(tmp_path, kind)[-1] for kind in ("train", "epoch")}
-    assert set(events.Tags()["scalars"]) == {
-        f"{kind}/{name}"
-        for kind, entry in entries.items()
-        for name, value in entry.items()
-        if isinstance(value, (int, float)) and name not in ("step", "time")
-    }
+    assert {"train/lr", "epoch/AP", "epoch/val_loss"} <= set(events.Tags()["scalars"])
 
 
 @pytest.mark.parametrize("name", ["log.txt", "log.jsonl", "curves.png", "settings.toml"])

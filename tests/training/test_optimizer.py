@@ -18,14 +18,13 @@ from posenet.errors import ConfigError
 from posenet.settings import AverageConfig, Config, OptimConfig, TrainConfig
 from posenet.training.optimizer import (
     ALL_BUT_HEADS,
-    batch_norm_layers,
+    WeightAverage,
     freeze,
     learning_rate,
     make_optimizer,
     restore_optimizer,
     set_train_mode,
 )
-from posenet.training.weight_averaging import WeightAverage
 from tests.helpers.networks import conv_and_batch_norm, tiny_network
 from tests.helpers.process_runs import assert_same_run, find_differences
 from tests.helpers.tiny_training import Stores, WatchedRuntime, last, train_tiny, weights
@@ -80,25 +79,6 @@ def test_frozen_parameters_and_statistics_stay_bit_identical(name: str) -> None:
     changed = {key for key, value in model.state_dict().items() if not torch.equal(value, before[key])}
     assert {"2.weight", "3.running_mean", "3.weight"} <= changed
     assert not any(key.startswith(("0.", "1.", "3.bias")) for key in changed)
-
-
-def test_synchronized_layers_are_batch_norm_layers_too() -> None:
-    model = nn.Sequential(nn.BatchNorm2d(2), nn.SyncBatchNorm(2), nn.Conv2d(2, 2, 1))
-    assert batch_norm_layers(model) == [model[0], model[1]]
-
-
-def test_the_optimizer_has_the_configured_kind_and_settings() -> None:
-    model = conv_and_batch_norm()
-    for settings, kind, expected in (
-        (OptimConfig("sgd", lr=0.5), torch.optim.SGD, {"lr": 0.5, "momentum": 0.9, "weight_decay": 1e-4}),
-        (OptimConfig("adamw", weight_decay=0.2), torch.optim.AdamW, {"betas": (0.9, 0.999), "weight_decay": 0.2}),
-    ):
-        optimizer = make_optimizer(model, settings)
-        assert type(optimizer) is kind
-        (group,) = optimizer.param_groups
-        assert {name: group[name] for name in expected} == expected
-        assert len(group["params"]) == len(list(model.parameters()))
-        assert group["fused"]
 
 
 def test_a_state_of_other_parameters_is_refused() -> None:
