@@ -17,9 +17,9 @@ Ids = Sequence[object] | np.ndarray
 """What names the rows of a section: ids or file names."""
 MAX_LINE = 160
 """Characters of a line; places that do not fit are left away."""
-SINGLE_PLACES, SINGLE_SHARE, DROPPED_SHARE = 2, 0.05, 0.5
-"""So many places, in files of any size, or this share of the entries may have a fault of their own; or the last share
-where the user asks to leave out what contradicts itself. If more have it, the fault is that of the whole file."""
+SINGLE_PLACES, SINGLE_SHARE = 2, 0.05
+"""So many places, in files of any size, or this share of the entries may have a fault of their own. If more have it,
+the fault is that of the whole file."""
 
 OTHER_AREAS = "AP differs from that of programs that use the areas of the file"
 ENTRIES: dict[str, tuple[str, str]] = {
@@ -32,20 +32,17 @@ ENTRIES: dict[str, tuple[str, str]] = {
     "file-name": ("images without a file name in the image folder", "write the path relative to the folder"),
     "size": ("sizes of images read from the files", "they had none"),
     "image-size": ("images without width and height", "write the size of the annotated images, or name their folder"),
-    "missing-file": ("images without a file", "check the folder, upper and lower case, and suffixes"),
-    "unreadable-file": ("files that cannot be read", "save them again, smaller if they are too large"),
+    "unreadable-file": ("images that cannot be read", "check the folder, or save them again"),
     "wrong-size": ("images of other proportions than annotated", "restore the images that were annotated"),
     "resized": ("images of another size than annotated", "the annotations are scaled to the files"),
     "exif-by-setting": ("images whose size fits both EXIF frames", "if keypoints are wrong, set data.exif_frame"),
     "exif-turned": ("images annotated as stored, not as displayed", "their annotations are turned"),
     "exif-mirrored": ("images that EXIF mirrors, annotated as stored", "left is right: save them as displayed"),
     "exif-other": ("annotations of other categories in images that are turned", "read them alone, with --category"),
-    "exif-swapped": ("images whose keypoints fit only the displayed image", "their width and height are swapped"),
     "copies": ("copies of an image with other annotations", "merged: each would teach that the others are absent"),
     "ignored-regions": ("images with ignored regions", "they are crowds, of which nothing is taught"),
     "emptied-image": ("images of which no annotation is left", "correct their annotations"),
     # Categories
-    "no-categories": ("no category is listed", "all annotations are of one"),
     "category-id": ("categories with the id of another one", "number them"),
     "names-of-skeleton": ("categories that do not name their keypoints", "the names are those of the skeleton"),
     "numbered-keypoints": ("categories that do not name their keypoints", "they are keypoint_1 and so on"),
@@ -56,16 +53,13 @@ ENTRIES: dict[str, tuple[str, str]] = {
     # Annotations
     "annotation-id": ("annotations with an id that is a text or not their own", "numbered"),
     "no-image": ("annotations of images that are not listed", "correct image_id, or list the image"),
-    "crowd-flag": ("annotations with an iscrowd other than 0 and 1", "write 0 or 1"),
     "keypoint-values": ("annotations without three numbers for each name", "correct the names, or choose a skeleton"),
     "no-visibility": ("annotations with keypoints of x and y only", "labelled unless they are 0, 0"),
     "no-number": ("annotations with keypoints that are null or not finite", "these are not labelled"),
     "visibility": ("annotations with another visibility than 0, 1, 2, as a confidence", "labelled where it is above 0"),
     "labelled-at-zero": ("annotations with labelled keypoints at (0, 0)", "these are not labelled"),
     "normalised": ("annotations with keypoints between 0 and 1", "write pixels of the image"),
-    "fractions": ("keypoints are fractions of the image, not pixels", "they are multiplied by its size"),
     "percent": ("no keypoint is beyond 100 in larger images", "write keypoints and boxes in pixels"),
-    "box-corners": ("boxes are two corners", "width and height computed"),
     "damaged-outline": ("outlines that are damaged or of another image size", "their box is the mask"),
     "no-box": ("boxes computed from outlines or keypoints", "they had none"),
     "empty-annotation": ("annotations without keypoints, box and outline", "nothing says where they are"),
@@ -82,7 +76,6 @@ ENTRIES: dict[str, tuple[str, str]] = {
     "nothing-labelled": ("no annotation has a labelled keypoint", "write visibility 1 or 2 where they are labelled"),
     "never-labelled": ("keypoints that no annotation has", "the network learns that they are nowhere"),
     "unlabelled-place": ("annotations with coordinates whose visibility is 0", "these are not learned"),
-    "one-place": ("annotations with all keypoints at one place", "write 0, 0, 0 for keypoints that are not labelled"),
     "many-people": ("images with more than 20 people", "COCO's evaluation uses 20 results, and misses the others"),
     "outside": ("annotations with keypoints outside their image", "not labelled; if images were shrunk, scale both"),
     "box-elsewhere": ("annotations with most keypoints outside their box", "write bbox as x, y, width, height"),
@@ -90,7 +83,7 @@ ENTRIES: dict[str, tuple[str, str]] = {
     "box-outside": ("boxes that reach far beyond their image", "write bbox as x, y, width, height, in pixels"),
     "flip-pairs": ("left and right names that the skeleton pairs otherwise", "mirrored images teach wrong sides"),
     "swapped-here": ("annotations with left and right exchanged in one pair", "swap them if they are confused"),
-    "no-sides": ("keypoints whose left and right nothing tells", "write left_right in the skeleton, or mirror = true"),
+    "no-sides": ("keypoints without a twin", "a drafted skeleton mirrors no images; write left_right in it"),
 }  # fmt: skip
 """What an adjustment concerns, in the plural, and what follows from it or what to do, by code."""
 
@@ -121,16 +114,13 @@ class Adjustment:
         return f"{self.kind}: {self.message}{places}; {self.consequence} [{self.code}]"
 
 
+def are_few(count: int, total: int, share: float = SINGLE_SHARE) -> bool:
+    """Whether so many entries of all may have a fault of their own."""
+    return count <= max(SINGLE_PLACES, share * total)
+
+
 class Adjustments(list[Adjustment]):
-    """All of one reading.
-
-    Args:
-        drop: leave out faulty entries as long as they are not most of the file; else only single ones.
-    """
-
-    def __init__(self, drop: bool = False) -> None:
-        super().__init__()
-        self._share = DROPPED_SHARE if drop else SINGLE_SHARE
+    """All of one reading."""
 
     def add(self, kind: Kind, code: str, places: Iterable[object] = ()) -> None:
         """Add one of ``ENTRIES`` that concerns the whole file, or some places."""
@@ -144,11 +134,10 @@ class Adjustments(list[Adjustment]):
     def leave_out_few(self, code: str, is_faulty: Any, ids: Ids, total: int = 0) -> Any:
         """The rows to leave out: the faulty ones if they are few of ``total`` rows; else none, and a contradiction."""
         is_faulty = np.asarray(is_faulty, bool)
-        total = total or len(is_faulty)
-        count = int(is_faulty.sum())
-        are_few = count <= max(SINGLE_PLACES, self._share * total) and 2 * count <= total
-        self.add_rows("left out" if are_few else "contradiction", code, is_faulty, ids)
-        return is_faulty & are_few
+        count, total = int(is_faulty.sum()), total or len(is_faulty)
+        is_single = are_few(count, total) and 2 * count <= total
+        self.add_rows("left out" if is_single else "contradiction", code, is_faulty, ids)
+        return is_faulty & is_single
 
     def sorted(self) -> list[Adjustment]:
         """All, what stops first."""

@@ -6,7 +6,6 @@ Coordinates are pixels of the annotated size, in the displayed frame.
 
 from __future__ import annotations
 
-import gc
 import itertools
 import json
 from collections import Counter
@@ -199,8 +198,6 @@ def _whole(values: np.ndarray) -> list[float | int]:
 
 def read_document(path: str | Path) -> Any:
     """Return the unchecked content of a JSON file; ``DataError`` if the file cannot be read or is not JSON."""
-    collects = gc.isenabled()
-    gc.disable()  # a large file makes millions of lists, which are searched for cycles again and again
     try:
         return json.loads(read_input(path))
     except OSError as error:
@@ -208,9 +205,6 @@ def read_document(path: str | Path) -> Any:
     except (ValueError, RecursionError) as error:
         remedy = remedy_for_format(path) or "give an annotation file, and copy or export it again if it is cut off"
         raise DataError(f"{path} is not valid JSON ({error}); {remedy}") from error
-    finally:
-        if collects:
-            gc.enable()
 
 
 def remedy_for_format(path: str | Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 from typing import TypeGuard
@@ -64,11 +65,9 @@ def is_yolo(file: Path) -> bool:
 def _search_folder(folder: Path) -> tuple[Path, Path | None]:
     """The annotations of a folder: the folder itself if all of its files are one set; its data.yaml, or COCO files for
     train and val, or its only file."""
-    try:
+    with contextlib.suppress(ModuleNotFoundError):  # a part of the package that may be left out
         from posenet.annotations.importing.formats import open_set_of_files
-    except ModuleNotFoundError:  # a part of the package that may be left out
-        pass
-    else:
+
         if open_set_of_files(folder) is not None:
             return folder, None
     tables = [path for path in sorted(folder.iterdir()) if is_yolo(path)]
@@ -84,9 +83,8 @@ def _search_folder(folder: Path) -> tuple[Path, Path | None]:
         if len(found) == 1:
             return found[0], None
     commands = [command_line("train", path) for path in ([*tables, *texts] or others)[:SHOWN_FILES]]
-    if not commands:
-        raise DataError(f"{folder} has no file of annotations; give the file itself")
-    raise DataError(f"{folder} has several files of annotations; give one of them: {', or '.join(commands)}")
+    such = f"several files of annotations; give one of them: {', or '.join(commands)}"
+    raise DataError(f"{folder} has {such if commands else 'no file of annotations; give the file itself'}")
 
 
 def _words(path: Path) -> set[str]:

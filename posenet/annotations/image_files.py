@@ -43,40 +43,27 @@ class ImageFiles:
         same = [path for path in self._by_name.get(name, []) if path.name == name]
         return same or self._by_name.get(_spell(name)) or self._by_name.get(_spell(Path(name).stem), [])
 
-    def candidates(self, name: str) -> list[Path]:
-        """The file of this name, relative to the folder; or else those whose paths end like it most, at the nearest
-        level."""
+    def find(self, name: str) -> Path | None:
+        """The file of this name, relative to the folder; or else that whose path ends like it most, at the nearest
+        level. None if no file or several may be it."""
         parts = PureWindowsPath(name).parts  # which are separated by / or \
         if not parts:
-            return []
+            return None
         try:
             if (self.folder / name).is_file() and not Path(name).is_absolute() and ".." not in parts:
-                return [self.folder / name]
+                return self.folder / name
         except (OSError, ValueError):  # too long, or with a null character
-            return []
+            return None
         found = {path: (_common_end(path, name), -len(path.parts)) for path in self._named(parts[-1])}
-        best = max(found.values(), default=None)
-        return [path for path, rank in found.items() if rank == best]
-
-    def find(self, name: str) -> Path | None:
-        """The file that a name means; None if no file or several may be it."""
-        best = self.candidates(name)
+        best = [path for path, rank in found.items() if rank == max(found.values())]
         return best[0] if len(best) == 1 else None
 
     def find_all(self, names: Iterable[str]) -> dict[str, Path]:
-        """The files of the names that are there, in their order.
-
-        A file that two names may mean, such as those of two cameras, is that of the more similar one, or of neither.
-        """
+        """The files of the names that are there, in their order; a file that two names may mean, such as those of two
+        cameras, is that of the name which is its own, or of neither."""
         files = {name: path for name in names if (path := self.find(name))}
-        claims: dict[Path, list[int]] = {}
-        for name, path in files.items():
-            claims.setdefault(path, []).append(_common_end(path, name))
-        return {
-            name: path
-            for name, path in files.items()
-            if max(claims[path]) == _common_end(path, name) and claims[path].count(max(claims[path])) == 1
-        }
+        uses = Counter(files.values())
+        return {name: path for name, path in files.items() if uses[path] == 1 or path == self.folder / name}
 
 
 def find_images_near(path: Path, images: str | Path | None, names: Sequence[str]) -> tuple[ImageFiles, dict[str, Path]]:
@@ -92,13 +79,10 @@ def find_images_near(path: Path, images: str | Path | None, names: Sequence[str]
     for files in places:
         if found := files.find_all(dict.fromkeys(names)):
             return files, found
-    first = next(iter(names), "")
-    several = places[-1].candidates(first)[:2]
-    reason = f"no folder in {places[-1].folder} has"
-    if len(several) == 2:
-        reason = f"{several[0].parent} and {several[1].parent} both have"
-    such = f", such as {first[:100]}" if first else ""
-    raise DataError(f"{reason} the images of {path}{such}; name the folder with --images DIR")
+    such = f", such as {names[0][:100]}" if names else ""
+    raise DataError(
+        f"no folder in {places[-1].folder} has the images of {path}{such}; name the folder with --images DIR"
+    )
 
 
 def groups_of_copies(paths: Mapping[Key, Path]) -> list[list[Key]]:

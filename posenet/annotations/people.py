@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 _TEST_SET_CODES = ("image-id", "category-id", "file-name", "image-size", "no-such-category")
 """The contradictions that matter in files without names of keypoints, as those of test sets."""
 _KEYS = ("image_id", "keypoints", "num_keypoints", "bbox", "area", "iscrowd")
-_LOGGED = ("keypoint-order", "exif-turned", "exif-swapped", "exif-by-setting", "outline-area", "box-area")
+_LOGGED = ("keypoint-order", "exif-turned", "exif-by-setting", "outline-area", "box-area")
 """The adjustments that change what results are compared with, beside what is left out."""
 
 MIN_AREA = 8 * 8

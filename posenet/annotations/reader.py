@@ -36,13 +36,11 @@ from posenet.annotations.coco import (
 )
 from posenet.annotations.image_files import ImageFiles, groups_of_copies
 from posenet.annotations.outlines import (
-    EDGE_MARGIN,
     MAX_MASK_SIDE,
     Outline,
     boxes_around,
     decode_columns,
     decode_mask,
-    distances_from_boxes,
     encode_mask,
     estimate_areas,
     parse_outline,
@@ -74,17 +72,10 @@ QUARTER_TURNS = (5, 6, 7, 8)
 """EXIF orientations that swap height and width."""
 IGNORED_REGIONS = ("ignore_regions_x", "ignore_regions_y")
 """PoseTrack18's polygons of an image in which people are not annotated."""
-CROWD_FLAGS = {"none": False, "": False, "0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
-"""What ``iscrowd`` may be, as a text in lower case."""
+NO_CROWD = ("none", "", "0", "0.0", "false")
+"""What ``iscrowd`` is where it is not set, as a text in lower case."""
 MIN_EXAMPLES, MIN_PERCENT_SIDE = 20, 200
 """Percentages are recognised in so many people, if the longer side of half of the images is larger, in pixels."""
-BEYOND = 1.1
-"""Boxes that are fractions of the image end before this; and a box that is written as two corners is recognised if x,
-y, width, height would end beyond this many image widths or heights, as in more than half of COCO's people."""
-MANY = 0.2
-"""Share of the boxes that must end so far outside."""
-BOX_MARGIN = 0.1
-"""Distance from the box, relative to its longer side, up to which a keypoint belongs to it."""
 FAR_OUTSIDE = 0.1
 """Distance from the image, relative to its longer side, from which a keypoint is not labelled. The head of a person
 may well be above the image."""
@@ -107,9 +98,11 @@ class _Images:
     turns: np.ndarray  # (N,) int64: the EXIF orientation by which the annotations are still to be turned; 1 for none
     is_kept: Mask
 
-    def leave_out(self, code: str, is_faulty: Any, ids: Ids, said: Adjustments) -> _Images:
+    def leave_out(self, code: str, is_faulty: Any, ids: Ids, adjustments: Adjustments) -> _Images:
         """Leave out the kept ones that are faulty, unless they are many."""
-        is_left_out = said.leave_out_few(code, np.array(is_faulty, bool) & self.is_kept, ids, int(self.is_kept.sum()))
+        is_left_out = adjustments.leave_out_few(
+            code, np.array(is_faulty, bool) & self.is_kept, ids, int(self.is_kept.sum())
+        )
         return replace(self, is_kept=self.is_kept & ~is_left_out)
 
 
@@ -120,8 +113,6 @@ def read_annotation_file(
     folder: str | Path | None = None,
     exif_frame: ExifFrame = DataConfig.exif_frame,
     opens_images: bool = False,
-    drop: bool = False,
-    measures_twins: bool = False,
     compares_files: bool = True,
     document: Any = None,
 ) -> AnnotationFile:
@@ -134,9 +125,6 @@ def read_annotation_file(
         exif_frame: that of the annotations of images with an EXIF orientation, where their size fits both frames. The
             normal form has them in the displayed frame.
         opens_images: open every image of the folder, and compare it with its annotations.
-        drop: leave out faulty entries even if they are many, but never most.
-        measures_twins: say of which keypoints neither the skeleton nor the annotations tell left and right; this takes
-            time, and drafting a skeleton tells it anyway.
         compares_files: take files of the same bytes for one image, not only entries of the same name.
 
     Raises:
@@ -148,28 +136,29 @@ def read_annotation_file(
         raise ConfigError(f"exif_frame {truncate_for_message(exif_frame)} is unknown; use displayed or stored")
     sections = select_sections(document, path)
     annotations = sections["annotations"]
-    said = Adjustments(drop)
+    adjustments = Adjustments()
     folder = None if folder is None else Path(folder)
 
-    images = _list_images(sections["images"], said)
-    images = _find_files(images, folder, said)
+    images = _list_images(sections["images"], adjustments)
+    images = _find_files(images, folder, adjustments)
     if folder is not None:
-        images = _read_files(images, folder, opens_images, said)
-    images = _complete_sizes(images, exif_frame, said)
-    images = _find_frames(images, {canonical_id(entry.get("image_id")) for entry in annotations}, exif_frame, said)
+        images = _read_files(images, folder, opens_images, adjustments)
+    images = _complete_sizes(images, exif_frame, adjustments)
+    images = _find_frames(
+        images, {canonical_id(entry.get("image_id")) for entry in annotations}, exif_frame, adjustments
+    )
     if opens_images:
-        images = _compare_sizes(images, said)
+        images = _compare_sizes(images, adjustments)
 
-    categories = _read_categories(sections["categories"], annotations, skeleton, said)
-    images, regions = _take_ignored_regions(images, categories, said)
+    categories = _read_categories(sections["categories"], annotations, skeleton, adjustments)
+    images, regions = _take_ignored_regions(images, categories, adjustments)
     entries = [*annotations, *regions]
 
-    columns = _read_annotations(entries, images, categories, said)
-    images = _swap_sizes(images, columns, said)
-    columns = _complete_annotations(columns, images.sizes[columns.image_rows], said)
-    images, columns = _turn_upright(images, columns, said)
-    images, columns = _merge_copies(images, columns, folder if compares_files else None, said)
-    images = _leave_out_emptied(images, entries, columns, said)
+    columns = _read_annotations(entries, images, categories, adjustments)
+    columns = _complete_annotations(columns, images.sizes[columns.image_rows], adjustments)
+    images, columns = _turn_upright(images, columns, adjustments)
+    images, columns = _merge_copies(images, columns, folder if compares_files else None, adjustments)
+    images = _leave_out_emptied(images, entries, columns, adjustments)
     file = AnnotationFile(
         path=path,
         others={key: value for key, value in document.items() if key not in SECTIONS},
@@ -178,13 +167,13 @@ def read_annotation_file(
         image_entries=images.entries,
         categories=categories,
         columns=columns,
-        adjustments=said,
+        adjustments=adjustments,
     ).select(images.is_kept)
     try:
         from posenet.annotations.checks.plausibility import find_suspicious
     except ModuleNotFoundError:  # a part of the package that may be left out
         return file
-    find_suspicious(file, measures_twins)
+    find_suspicious(file)
     return file
 
 
@@ -215,7 +204,7 @@ def _number_ids(ids: Sequence[object]) -> list[int]:
 # Images: their files, sizes and EXIF frames
 
 
-def _list_images(entries: list[Entry], said: Adjustments) -> _Images:
+def _list_images(entries: list[Entry], adjustments: Adjustments) -> _Images:
     """The images as they are written; those are left out that have no id of their own, or show what is unlabelled."""
     written = [entry.get("id") for entry in entries]
     values = [canonical_id(value) for value in written]
@@ -241,14 +230,14 @@ def _list_images(entries: list[Entry], said: Adjustments) -> _Images:
         turns=np.ones(len(entries), np.int64),
         is_kept=np.ones(len(entries), bool),
     )
-    said.add_rows("derived", "text-id", [isinstance(value, str) for value in values], written)
-    said.add_rows("derived", "repeated-image", is_same & ~is_unclear, names)
-    images = images.leave_out("image-id", is_unclear | lacks_id, names, said)
-    said.add_rows("left out", "unlabelled-frame", is_unlabelled & images.is_kept & ~is_same, names)
+    adjustments.add_rows("derived", "text-id", [isinstance(value, str) for value in values], written)
+    adjustments.add_rows("derived", "repeated-image", is_same & ~is_unclear, names)
+    images = images.leave_out("image-id", is_unclear | lacks_id, names, adjustments)
+    adjustments.add_rows("left out", "unlabelled-frame", is_unlabelled & images.is_kept & ~is_same, names)
     return replace(images, is_kept=images.is_kept & ~is_same & ~is_unlabelled)
 
 
-def _find_files(images: _Images, folder: Path | None, said: Adjustments) -> _Images:
+def _find_files(images: _Images, folder: Path | None, adjustments: Adjustments) -> _Images:
     """Shorten or lengthen the names of files that are not in the folder to those that are.
 
     Labelling tools write paths on their server, or relative to another folder, and some sets only the last part. If
@@ -261,9 +250,9 @@ def _find_files(images: _Images, folder: Path | None, said: Adjustments) -> _Ima
                 found[name] = path.relative_to(folder).as_posix()
     uses = Counter(found[name] for name in itertools.compress(images.names, images.is_kept))
     names = [found[name] if uses[found[name]] == 1 else name for name in images.names]
-    said.add_rows("derived", "paths", [old != new for old, new in zip(images.names, names)], names)
+    adjustments.add_rows("derived", "paths", [old != new for old, new in zip(images.names, names)], names)
     is_no_name = [not name or not name.isprintable() or name != _without_way_out(name) for name in names]
-    return replace(images, names=names).leave_out("file-name", is_no_name, images.ids, said)
+    return replace(images, names=names).leave_out("file-name", is_no_name, images.ids, adjustments)
 
 
 def _without_way_out(name: str) -> str:
@@ -273,37 +262,36 @@ def _without_way_out(name: str) -> str:
     return name if len(parts) == len(path.parts) else "/".join(parts)
 
 
-def _read_files(images: _Images, folder: Path, opens_images: bool, said: Adjustments) -> _Images:
+def _read_files(images: _Images, folder: Path, opens_images: bool, adjustments: Adjustments) -> _Images:
     """Read the headers of the files; if they are opened, leave out those that are missing or cannot be decoded."""
 
-    def read(row: int) -> tuple[ImageHeader | None, str, str]:
-        """The header, or the code and the details of what is wrong."""
+    def read(row: int) -> ImageHeader | str | None:
+        """The header, or what is wrong."""
         path = folder / images.names[row]
         try:
             if opens_images:
-                return check_image(read_image_file(path)), "", ""
-            return read_oriented_header(path) if images.sizes[row].all() else read_header(path), "", ""
+                return check_image(read_image_file(path))
+            return read_oriented_header(path) if images.sizes[row].all() else read_header(path)
         except (OSError, ValueError, DataError) as error:
-            if not os.path.exists(path):  # which is also false for a name that is too long
-                return None, "missing-file", ""
-            return None, "unreadable-file", f" ({re.split(r' [(]|;', str(error))[0]})"
+            # ``os.path.exists`` raises no error for a name that is too long.
+            reason = str(error).removeprefix(f"{path} ") if os.path.exists(path) else "missing"
+            return f" ({re.split(r' [(]|;', reason)[0]})"
 
     rows = np.flatnonzero(images.is_kept).tolist()
     workers = usable_cores()
     results = map_in_threads(read, rows, workers=workers, ahead=64 * workers)
     headers, texts = list(images.headers), list(images.names)
-    codes = np.full(len(texts), "", object)
+    is_faulty = np.zeros(len(texts), bool)
     for row, result in zip(rows, progress_bar(results, "images", len(rows), disable=not opens_images)):
-        headers[row], codes[row], details = result
-        texts[row] += details
-    images = replace(images, headers=headers)
-    if opens_images:
-        for code in ("missing-file", "unreadable-file"):
-            images = images.leave_out(code, codes == code, texts, said)
-    return images
+        if isinstance(result, str):
+            texts[row] += result
+            is_faulty[row] = opens_images or not images.sizes[row].all()
+        else:
+            headers[row] = result
+    return replace(images, headers=headers).leave_out("unreadable-file", is_faulty, texts, adjustments)
 
 
-def _complete_sizes(images: _Images, exif_frame: ExifFrame, said: Adjustments) -> _Images:
+def _complete_sizes(images: _Images, exif_frame: ExifFrame, adjustments: Adjustments) -> _Images:
     """The sizes, with those of the files where none are stated."""
     sizes = images.sizes.copy()
     lacks = ~sizes.all(axis=1) & images.is_kept
@@ -311,11 +299,13 @@ def _complete_sizes(images: _Images, exif_frame: ExifFrame, said: Adjustments) -
         if header := images.headers[row]:
             sizes[row] = header.stored_size if exif_frame == "stored" else header.displayed_size
     is_read = lacks & sizes.all(axis=1)
-    said.add_rows("derived", "size", is_read, images.names)
-    return replace(images, sizes=sizes).leave_out("image-size", lacks & ~is_read, images.names, said)
+    adjustments.add_rows("derived", "size", is_read, images.names)
+    return replace(images, sizes=sizes).leave_out("image-size", lacks & ~is_read, images.names, adjustments)
 
 
-def _find_frames(images: _Images, annotated: Collection[object], exif_frame: ExifFrame, said: Adjustments) -> _Images:
+def _find_frames(
+    images: _Images, annotated: Collection[object], exif_frame: ExifFrame, adjustments: Adjustments
+) -> _Images:
     """Find the images whose annotations are those of the stored pixels: by what they are to be turned.
 
     Args:
@@ -337,8 +327,10 @@ def _find_frames(images: _Images, annotated: Collection[object], exif_frame: Exi
         # What only the setting decides, and leaves as it is, may be decided otherwise later.
         if not is_open or frame == "stored":
             entries[row] = entry | {"exif_frame": "displayed"}
-    said.add_rows("warning", "exif-by-setting", by_setting, images.names)
-    return replace(images, entries=entries, turns=turns).leave_out("exif-mirrored", is_mirrored, images.names, said)
+    adjustments.add_rows("warning", "exif-by-setting", by_setting, images.names)
+    return replace(images, entries=entries, turns=turns).leave_out(
+        "exif-mirrored", is_mirrored, images.names, adjustments
+    )
 
 
 def _frame_of(header: ImageHeader, size: tuple[int, int], exif_frame: ExifFrame) -> tuple[ExifFrame, bool]:
@@ -356,7 +348,7 @@ def _frame_of(header: ImageHeader, size: tuple[int, int], exif_frame: ExifFrame)
     return ("stored" if is_stored else "displayed"), False
 
 
-def _compare_sizes(images: _Images, said: Adjustments) -> _Images:
+def _compare_sizes(images: _Images, adjustments: Adjustments) -> _Images:
     """Leave out images of other proportions than annotated."""
     texts = list(images.names)
     is_wrong, is_resized = np.zeros((2, len(texts)), bool)
@@ -369,33 +361,19 @@ def _compare_sizes(images: _Images, said: Adjustments) -> _Images:
         is_wrong[row] = size != annotated and not is_resized[row]
         if size != annotated:
             texts[row] += f" ({size[1]} x {size[0]}, annotated {annotated[1]} x {annotated[0]})"
-    said.add_rows("derived", "resized", is_resized, texts)
-    return images.leave_out("wrong-size", is_wrong, texts, said)
+    adjustments.add_rows("derived", "resized", is_resized, texts)
+    return images.leave_out("wrong-size", is_wrong, texts, adjustments)
 
 
-def _swap_sizes(images: _Images, columns: AnnotationColumns, said: Adjustments) -> _Images:
-    """Swap height and width of the images whose keypoints fit only the displayed image, though the size is that of
-    the stored pixels: keypoints in it, and some far outside the stored pixels."""
-    points, is_labelled = columns.keypoints[..., :2], columns.keypoints[..., 2] > 0
-    sizes = images.sizes[columns.image_rows][:, None]
-    fits = ((points >= -EDGE_MARGIN) & (points <= sizes + EDGE_MARGIN)).all(axis=2) | ~is_labelled
-    is_far = (points > sizes[..., ::-1] + FAR_OUTSIDE * sizes.max(axis=2, keepdims=True)).any(axis=2) & is_labelled
-    fits_displayed, exceeds_stored = np.ones(len(images.names), bool), np.zeros(len(images.names), bool)
-    fits_displayed[columns.image_rows[~fits.all(axis=1)]] = False
-    exceeds_stored[columns.image_rows[is_far.any(axis=1)]] = True
-    is_swapped = np.isin(images.turns, QUARTER_TURNS) & fits_displayed & exceeds_stored
-    said.add_rows("derived", "exif-swapped", is_swapped, images.names)
-    sizes = np.where(is_swapped[:, None], images.sizes[:, ::-1], images.sizes)
-    return replace(images, sizes=sizes, turns=np.where(is_swapped, 1, images.turns))
-
-
-def _turn_upright(images: _Images, columns: AnnotationColumns, said: Adjustments) -> tuple[_Images, AnnotationColumns]:
+def _turn_upright(
+    images: _Images, columns: AnnotationColumns, adjustments: Adjustments
+) -> tuple[_Images, AnnotationColumns]:
     """Turn the annotations of the stored pixels. Those of categories that are not read are left out there."""
     is_turned = (images.turns != 1) & images.is_kept
     has_people = np.isin(np.arange(len(images.names)), columns.image_rows)
-    said.add_rows("derived", "exif-turned", is_turned & has_people, images.names)
+    adjustments.add_rows("derived", "exif-turned", is_turned & has_people, images.names)
     is_unread = is_turned[columns.image_rows] & ~columns.is_used
-    said.add_rows("left out", "exif-other", is_unread, columns.ids)
+    adjustments.add_rows("left out", "exif-other", is_unread, columns.ids)
     columns = columns.select(~is_unread)
     entries, outlines = list(columns.entries), list(columns.outlines)
     keypoints, boxes = columns.keypoints.copy(), columns.boxes.copy()
@@ -430,7 +408,7 @@ def _turn(points: np.ndarray, orientation: int, size: tuple[int, int]) -> np.nda
 
 
 def _merge_copies(
-    images: _Images, columns: AnnotationColumns, folder: Path | None, said: Adjustments
+    images: _Images, columns: AnnotationColumns, folder: Path | None, adjustments: Adjustments
 ) -> tuple[_Images, AnnotationColumns]:
     """Give the first of several copies of an image the people of all; copies with the same people stay as they are.
 
@@ -455,19 +433,19 @@ def _merge_copies(
             continue
         merged_into[others] = first
     is_merged = merged_into != np.arange(len(images.names))
-    said.add_rows("derived", "copies", is_merged, images.names)
+    adjustments.add_rows("derived", "copies", is_merged, images.names)
     columns = replace(columns, image_rows=merged_into[columns.image_rows])
     return replace(images, is_kept=images.is_kept & ~is_merged), columns.select(~_find_repeated(columns))
 
 
 def _leave_out_emptied(
-    images: _Images, entries: Sequence[Entry], columns: AnnotationColumns, said: Adjustments
+    images: _Images, entries: Sequence[Entry], columns: AnnotationColumns, adjustments: Adjustments
 ) -> _Images:
     """Leave out images of which no annotation is left, because they would count as images of nobody."""
     rows = {images.row_of.get(canonical_id(entry.get("image_id"))) for entry in entries}
     rows -= set(columns.image_rows.tolist())
     is_emptied = np.array([row in rows for row in range(len(images.names))], bool) & images.is_kept
-    said.add_rows("left out", "emptied-image", is_emptied, images.names)
+    adjustments.add_rows("left out", "emptied-image", is_emptied, images.names)
     return replace(images, is_kept=images.is_kept & ~is_emptied)
 
 
@@ -475,23 +453,22 @@ def _leave_out_emptied(
 
 
 def _read_categories(
-    entries: list[Entry], annotations: Sequence[Entry], skeleton: Skeleton | None, said: Adjustments
+    entries: list[Entry], annotations: Sequence[Entry], skeleton: Skeleton | None, adjustments: Adjustments
 ) -> Categories:
     """Read the categories; names of keypoints that they lack come from the skeleton, or are numbered."""
     lists: dict[object, list[Any]] = defaultdict(list)
     for entry in annotations:
         lists[canonical_id(entry.get("category_id"))].append(entry.get("keypoints"))
     entries = list(entries)
-    if not entries and any(map(_guess_count, lists.values())):
-        entries = [{"id": next(iter(lists)), "name": "object"}]
-        said.add("derived", "no-categories")
     raw = [canonical_id(entry.get("id")) for entry in entries]
     if len(entries) == 1 and len(lists) == 1:
         lists = {raw[0]: next(iter(lists.values()))}
-    parsed = [_parse_category(entry, lists.get(number, []), skeleton, said) for entry, number in zip(entries, raw)]
+    parsed = [
+        _parse_category(entry, lists.get(number, []), skeleton, adjustments) for entry, number in zip(entries, raw)
+    ]
     row_of: dict[object, int] = {}
     is_repeated = [row_of.setdefault(number, row) != row for row, number in enumerate(raw)]
-    said.leave_out_few("category-id", is_repeated, [category.name for category in parsed], total=1)
+    adjustments.leave_out_few("category-id", is_repeated, [category.name for category in parsed], total=1)
     if len(entries) == 1:
         row_of[None] = 0
     expected = () if skeleton is None else skeleton.file_names
@@ -505,24 +482,28 @@ def _read_categories(
         edges = tuple((wanted.index(known[a]), wanted.index(known[b])) for a, b in category.edges)
         parsed[row] = Category(category.name, expected, edges)
         entries[row] = {key: value for key, value in entries[row].items() if key != "flip_idx"}
-        said.add("derived", "keypoint-order", [category.name])
+        adjustments.add("derived", "keypoint-order", [category.name])
     is_used = [bool(names) and (skeleton is None or names == expected) for _, names, _, _ in parsed]
     return Categories(entries, parsed, _number_ids(raw), row_of, np.array(is_used, bool), orders)
 
 
-def _parse_category(entry: Entry, lists: Sequence[Any], skeleton: Skeleton | None, said: Adjustments) -> Category:
+def _parse_category(
+    entry: Entry, lists: Sequence[Any], skeleton: Skeleton | None, adjustments: Adjustments
+) -> Category:
     title, written = _to_text(entry.get("name", "")), entry.get("keypoints")
     texts = map(_to_text, written) if isinstance(written, list) else ()
     names = tuple(text.strip() or f"keypoint_{number}" for number, text in enumerate(texts, 1))
     count = _guess_count(lists)
     expected = () if skeleton is None else skeleton.file_names
     if count and count == len(expected) != len(names):
-        said.add("derived", "names-of-skeleton", [f"{title}: {count}"])
+        adjustments.add("derived", "names-of-skeleton", [f"{title}: {count}"])
         names = expected
     elif count and not names and any(map(_has_number, lists)):
-        said.add("derived", "numbered-keypoints", [f"{title}: {count}"])
+        adjustments.add("derived", "numbered-keypoints", [f"{title}: {count}"])
         names = tuple(f"keypoint_{number}" for number in range(1, count + 1))
-    return Category(title, names, _parse_edges(entry.get("skeleton"), len(names), title, said), entry.get("flip_idx"))
+    return Category(
+        title, names, _parse_edges(entry.get("skeleton"), len(names), title, adjustments), entry.get("flip_idx")
+    )
 
 
 def _to_text(value: object) -> str:
@@ -549,7 +530,7 @@ def _has_number(values: Any) -> bool:
     return isinstance(values, list) and any(value not in (0, [0, 0, 0], [0, 0]) for value in values)
 
 
-def _parse_edges(edges: Any, count: int, title: str, said: Adjustments) -> tuple[tuple[int, int], ...]:
+def _parse_edges(edges: Any, count: int, title: str, adjustments: Adjustments) -> tuple[tuple[int, int], ...]:
     """Pairs of numbers of keypoints, from 0; COCO counts from 1, some from 0.
 
     If an edge leads to no keypoint, all are left out: they are those of other keypoints, as in CrowdPose.
@@ -561,12 +542,14 @@ def _parse_edges(edges: Any, count: int, title: str, said: Adjustments) -> tuple
     first = 0 if any(0 in pair for pair in pairs) else 1
     numbers = range(first, count + first)
     if lost := [f"{title} {a}-{b}" for a, b in pairs if a not in numbers or b not in numbers]:
-        said.add("derived", "edges", lost)
+        adjustments.add("derived", "edges", lost)
         return ()
     return tuple({frozenset((a, b)): (a - first, b - first) for a, b in pairs if a != b}.values())
 
 
-def _take_ignored_regions(images: _Images, categories: Categories, said: Adjustments) -> tuple[_Images, list[Entry]]:
+def _take_ignored_regions(
+    images: _Images, categories: Categories, adjustments: Adjustments
+) -> tuple[_Images, list[Entry]]:
     """Annotations of crowds in the place of PoseTrack18's ignored regions."""
     entries, regions = list(images.entries), []
     has_regions = np.zeros(len(entries), bool)
@@ -583,7 +566,7 @@ def _take_ignored_regions(images: _Images, categories: Categories, said: Adjustm
         category = categories.entries[int(categories.is_used.argmax())].get("id")
         crowd = {"image_id": entry.get("id"), "category_id": category, "iscrowd": 1}
         regions += [crowd | {"segmentation": [outline]} for outline in outlines]
-    said.add_rows("derived", "ignored-regions", has_regions, images.names)
+    adjustments.add_rows("derived", "ignored-regions", has_regions, images.names)
     return replace(images, entries=entries), regions
 
 
@@ -591,12 +574,12 @@ def _take_ignored_regions(images: _Images, categories: Categories, said: Adjustm
 
 
 def _read_annotations(
-    entries: Sequence[Entry], images: _Images, categories: Categories, said: Adjustments
+    entries: Sequence[Entry], images: _Images, categories: Categories, adjustments: Adjustments
 ) -> AnnotationColumns:
     """Read the annotations of the images that are kept: keypoints, boxes and areas as they are written."""
     image_rows = np.array([images.row_of.get(canonical_id(entry.get("image_id")), UNLISTED) for entry in entries], int)
-    said.leave_out_few("no-image", image_rows == UNLISTED, [entry.get("id") for entry in entries])
-    category_rows = _find_categories(entries, categories, said)
+    adjustments.leave_out_few("no-image", image_rows == UNLISTED, [entry.get("id") for entry in entries])
+    category_rows = _find_categories(entries, categories, adjustments)
     # The row of an image that is not listed, -1, is that of the False behind the others.
     is_read = np.append(images.is_kept, False)[image_rows] & (category_rows != UNLISTED)
     rows = np.flatnonzero(is_read).tolist()
@@ -605,8 +588,7 @@ def _read_annotations(
     raw = list(map(canonical_id, written))
     ids = np.array(_number_ids(raw), np.int64)
     is_new = [value is not None and old != new for value, old, new in zip(written, raw, ids.tolist())]
-    said.add_rows("derived", "annotation-id", is_new, written)
-    crowds = [CROWD_FLAGS.get(str(entry.get("iscrowd")).lower()) for entry in read]
+    adjustments.add_rows("derived", "annotation-id", is_new, written)
     is_used = categories.is_used[category_rows[rows]] if rows else np.zeros(0, bool)
     columns = AnnotationColumns(
         entries=read,
@@ -614,27 +596,25 @@ def _read_annotations(
         image_rows=image_rows[rows],
         category_rows=category_rows[rows],
         is_used=is_used,
-        is_crowd=np.array([bool(crowd) for crowd in crowds], bool),
+        is_crowd=np.array([str(entry.get("iscrowd")).lower() not in NO_CROWD for entry in read], bool),
         keypoints=np.zeros((len(read), 0, 3)),
         boxes=_to_column([entry.get("bbox") for entry in read], 4),
         areas=_to_column([[entry.get("area")] for entry in read], 1)[:, 0].clip(min=0),
         outlines=[None] * len(read),
     )
-    lacks_flag = np.array([crowd is None for crowd in crowds], bool)
-    columns = columns.select(~said.leave_out_few("crowd-flag", is_used & lacks_flag, ids))
-    return replace(columns, keypoints=_read_keypoints(columns, categories, said))
+    return replace(columns, keypoints=_read_keypoints(columns, categories, adjustments))
 
 
-def _find_categories(entries: Sequence[Entry], categories: Categories, said: Adjustments) -> np.ndarray:
+def _find_categories(entries: Sequence[Entry], categories: Categories, adjustments: Adjustments) -> np.ndarray:
     """(A,) the rows of the categories. An unlisted one is the first of those that are used if all have the same
     keypoints."""
     ids = [entry.get("category_id") for entry in entries]
     rows = np.array([categories.row_of.get(canonical_id(value), UNLISTED) for value in ids], int)
     is_unlisted = rows == UNLISTED
     if is_unlisted.any() and categories.is_used.any() and len({one.keypoints for one in categories.parsed}) == 1:
-        said.add("derived", "same-category", dict.fromkeys(str(ids[row]) for row in np.flatnonzero(is_unlisted)))
+        adjustments.add("derived", "same-category", dict.fromkeys(str(ids[row]) for row in np.flatnonzero(is_unlisted)))
         return np.where(is_unlisted, categories.is_used.argmax(), rows)
-    said.leave_out_few("no-such-category", is_unlisted, [entry.get("id") for entry in entries])
+    adjustments.leave_out_few("no-such-category", is_unlisted, [entry.get("id") for entry in entries])
     return rows
 
 
@@ -655,7 +635,7 @@ def _to_column(lists: list[Any], width: int) -> np.ndarray:
     return column
 
 
-def _read_keypoints(columns: AnnotationColumns, categories: Categories, said: Adjustments) -> np.ndarray:
+def _read_keypoints(columns: AnnotationColumns, categories: Categories, adjustments: Adjustments) -> np.ndarray:
     """(A, K, 3) the keypoints, in the order of the skeleton, with a visibility of 0, 1 or 2."""
     counts = [len(category.keypoints) for category in categories.parsed]
     most = max(itertools.compress(counts, categories.is_used), default=1)
@@ -675,14 +655,14 @@ def _read_keypoints(columns: AnnotationColumns, categories: Categories, said: Ad
         is_pair[row] = points.shape[1] == 2
     is_at_zero = (keypoints[..., :2] == 0).all(axis=2)
     keypoints[is_pair, :, 2] = np.where(is_at_zero[is_pair], 0, 2)
-    said.leave_out_few("keypoint-values", is_wrong, columns.ids)
-    said.add_rows("derived", "no-visibility", is_pair, columns.ids)
+    adjustments.leave_out_few("keypoint-values", is_wrong, columns.ids)
+    adjustments.add_rows("derived", "no-visibility", is_pair, columns.ids)
     is_number = np.asarray((abs(keypoints) < MAX_NUMBER).all(axis=2))
-    said.add_rows("derived", "no-number", (~is_number).any(axis=1), columns.ids)
+    adjustments.add_rows("derived", "no-number", (~is_number).any(axis=1), columns.ids)
     keypoints[~is_number] = 0
     visibility = keypoints[..., 2]
     is_other = ~np.isin(visibility, (0, 1, 2))
-    said.add_rows("derived", "visibility", is_other.any(axis=1), columns.ids)
+    adjustments.add_rows("derived", "visibility", is_other.any(axis=1), columns.ids)
     keypoints[..., 2] = np.where(is_other, 2 * (visibility > 0), visibility)
     for category_row, order in categories.orders.items():
         is_own = columns.category_rows == category_row
@@ -693,105 +673,64 @@ def _read_keypoints(columns: AnnotationColumns, categories: Categories, said: Ad
 # Annotations: what other values determine
 
 
-def _complete_annotations(columns: AnnotationColumns, sizes: np.ndarray, said: Adjustments) -> AnnotationColumns:
-    """Convert what is not in pixels of the images, and compute what is missing; leave out what nothing determines.
+def _complete_annotations(columns: AnnotationColumns, sizes: np.ndarray, adjustments: Adjustments) -> AnnotationColumns:
+    """Leave out what is not in pixels of the images, compute what is missing, leave out what nothing determines.
 
     ``sizes`` are (A, 2) height, width of the images.
     """
-    columns = _convert_fractions(columns, sizes, said)
-    columns = _convert_corners(columns, sizes, said)
-    columns = _unlabel(columns, sizes, said)
-    columns = _parse_outlines(columns, sizes, said)
-    columns = _complete_boxes(columns, sizes, said)
-    columns = _complete_areas(columns, sizes, said)
+    columns = _leave_out_fractions(columns, sizes, adjustments)
+    columns = _unlabel(columns, sizes, adjustments)
+    columns = _parse_outlines(columns, sizes, adjustments)
+    columns = _complete_boxes(columns, sizes, adjustments)
+    columns = _complete_areas(columns, sizes, adjustments)
     stated = [entry.get("num_keypoints") for entry in columns.entries]
     differs = [value is not None and value != count for value, count in zip(stated, columns.num_labelled.tolist())]
-    said.add_rows("derived", "num-keypoints", columns.is_used & np.array(differs, bool), columns.ids)
+    adjustments.add_rows("derived", "num-keypoints", columns.is_used & np.array(differs, bool), columns.ids)
     is_empty = columns.is_used & ~columns.boxes.any(axis=1)
     is_repeated = _find_repeated(columns)
-    said.add_rows("left out", "empty-annotation", is_empty, columns.ids)
-    said.add_rows("left out", "same-keypoints", is_repeated, columns.ids)
+    adjustments.add_rows("left out", "empty-annotation", is_empty, columns.ids)
+    adjustments.add_rows("left out", "same-keypoints", is_repeated, columns.ids)
     return columns.select(~(is_empty | is_repeated))
 
 
-def _convert_fractions(columns: AnnotationColumns, sizes: np.ndarray, said: Adjustments) -> AnnotationColumns:
-    """Convert fractions of the images to pixels; single ones are not labelled. Percentages are a contradiction."""
+def _leave_out_fractions(columns: AnnotationColumns, sizes: np.ndarray, adjustments: Adjustments) -> AnnotationColumns:
+    """Unlabel single people in fractions of their image. Many of them, and percentages, are a contradiction."""
     people = columns.is_object & (columns.num_labelled >= 2)
     points = columns.keypoints[..., :2]
+    ends = points.max(axis=(1, 2), where=columns.is_labelled[..., None], initial=0)
     in_unit = ((points >= 0) & (points <= 1)).all(axis=2)
-    is_fraction = people & (in_unit | ~columns.is_labelled).all(axis=1) & (points.max(axis=(1, 2)) > 0)
-    keypoints, boxes, entries = columns.keypoints.copy(), columns.boxes, columns.entries
-    if not is_fraction.any():
-        ends = points.max(axis=(1, 2), where=columns.is_labelled[..., None], initial=0)[people]
-        are_large = len(ends) >= MIN_EXAMPLES and np.median(sizes[people].max(axis=1)) > MIN_PERCENT_SIDE
-        if are_large and ends.max() <= 100:
-            said.add("contradiction", "percent")
-    elif is_fraction.sum() < people.sum():
-        keypoints[said.leave_out_few("normalised", is_fraction, columns.ids)] = 0
-    else:
-        said.add("derived", "fractions")
-        keypoints[..., :2] *= sizes[:, None, ::-1]
-        if (boxes[:, :2] + boxes[:, 2:]).max(initial=0) <= BEYOND:
-            boxes = boxes * np.tile(sizes[:, ::-1], 2)
-        entries = [
-            entry | {"segmentation": [_to_pixels(polygon, size) for polygon in outline]}
-            if is_used and isinstance(outline := entry.get("segmentation"), list)
-            else entry
-            for entry, size, is_used in zip(entries, sizes, columns.is_used)
-        ]
-    return replace(columns, entries=entries, keypoints=keypoints, boxes=boxes)
+    is_fraction = people & (in_unit | ~columns.is_labelled).all(axis=1) & (ends > 0)
+    is_single = adjustments.leave_out_few("normalised", is_fraction, columns.ids)
+    if people.sum() >= MIN_EXAMPLES and not is_fraction.any():
+        are_large = np.median(sizes[people].max(axis=1)) > MIN_PERCENT_SIDE
+        if are_large and ends[people].max() <= 100:
+            adjustments.add("contradiction", "percent")
+    return replace(columns, keypoints=np.where(is_single[:, None, None], 0, columns.keypoints))
 
 
-def _to_pixels(polygon: Any, size: np.ndarray) -> Any:
-    """A polygon in fractions of an image of height, width ``size`` in pixels; anything else as it is."""
-    values = _to_numbers(polygon)
-    if values is None or values.ndim != 1 or len(values) % 2 or not values.max(initial=0) <= BEYOND:
-        return polygon
-    return (values.reshape(-1, 2) * size[::-1]).ravel().tolist()
-
-
-def _convert_corners(columns: AnnotationColumns, sizes: np.ndarray, said: Adjustments) -> AnnotationColumns:
-    """Convert boxes of two corners to x, y, width, height.
-
-    They are corners if nearly all would be in the image and around the keypoints, and many end outside as they are.
-    """
-    first, second = columns.boxes[:, :2], columns.boxes[:, 2:]
-    limits = sizes[:, ::-1]
-    people = columns.is_object & (columns.boxes != 0).any(axis=1)
-    is_inside = ((first >= -EDGE_MARGIN) & (second > first) & (second <= limits + EDGE_MARGIN)).all(axis=1)
-    as_corners = np.hstack([first, (second - first).clip(min=1)])
-    is_near = distances_from_boxes(columns.keypoints[..., :2], as_corners) <= BOX_MARGIN
-    fits = (is_inside & (is_near | ~columns.is_labelled).all(axis=1))[people]
-    ends_outside = fits & (first + second > BEYOND * limits).any(axis=1)[people]
-    if not people.any() or ends_outside.mean() <= MANY or fits.mean() <= 1 - MANY / 2:
-        return columns
-    said.add("derived", "box-corners")
-    return replace(columns, boxes=np.where(people[:, None], as_corners, columns.boxes))
-
-
-def _unlabel(columns: AnnotationColumns, sizes: np.ndarray, said: Adjustments) -> AnnotationColumns:
+def _unlabel(columns: AnnotationColumns, sizes: np.ndarray, adjustments: Adjustments) -> AnnotationColumns:
     """Unlabel single keypoints that are far outside their image, or at (0, 0)."""
     points = columns.keypoints[..., :2]
     is_at_zero = columns.is_labelled & (points == 0).all(axis=2)
-    said.add_rows("derived", "labelled-at-zero", is_at_zero.any(axis=1), columns.ids)
+    adjustments.add_rows("derived", "labelled-at-zero", is_at_zero.any(axis=1), columns.ids)
     distance = np.maximum(-points, points - sizes[:, None, ::-1]).max(axis=2)
     is_far = columns.is_labelled & ~is_at_zero
     is_far &= distance > FAR_OUTSIDE * sizes.max(axis=1, keepdims=True, initial=1)
-    is_single = said.leave_out_few("outside", is_far.any(axis=1), columns.ids, int(columns.is_object.sum()))
+    is_single = adjustments.leave_out_few("outside", is_far.any(axis=1), columns.ids, int(columns.is_object.sum()))
     is_removed = is_at_zero | is_far & is_single[:, None]
     return replace(columns, keypoints=np.where(is_removed[..., None], 0, columns.keypoints))
 
 
-def _parse_outlines(columns: AnnotationColumns, sizes: np.ndarray, said: Adjustments) -> AnnotationColumns:
+def _parse_outlines(columns: AnnotationColumns, sizes: np.ndarray, adjustments: Adjustments) -> AnnotationColumns:
     parsed = [
         parse_outline(entry.get("segmentation"), *size) if is_used else (None, False)
         for entry, size, is_used in zip(columns.entries, sizes.tolist(), columns.is_used)
     ]
-    said.add_rows("derived", "damaged-outline", [is_damaged for _, is_damaged in parsed], columns.ids)
+    adjustments.add_rows("derived", "damaged-outline", [is_damaged for _, is_damaged in parsed], columns.ids)
     return replace(columns, outlines=[outline for outline, _ in parsed])
 
 
-def _complete_boxes(columns: AnnotationColumns, sizes: np.ndarray, said: Adjustments) -> AnnotationColumns:
+def _complete_boxes(columns: AnnotationColumns, sizes: np.ndarray, adjustments: Adjustments) -> AnnotationColumns:
     """Compute boxes that are missing or empty, from outlines or else from keypoints; zeros where both are missing."""
     lacks = columns.is_used & ~(columns.boxes[:, 2:] > 0).all(axis=1)
     boxes = np.where(lacks[:, None], 0, columns.boxes)
@@ -801,7 +740,7 @@ def _complete_boxes(columns: AnnotationColumns, sizes: np.ndarray, said: Adjustm
         if not boxes[row].any() and len(points):
             low, sides = points.min(axis=0), np.ptp(points, axis=0)
             boxes[row] = *low, *(sides if sides.all() else sides.clip(min=1))
-    said.add_rows("derived", "no-box", lacks & boxes.any(axis=1), columns.ids)
+    adjustments.add_rows("derived", "no-box", lacks & boxes.any(axis=1), columns.ids)
     return replace(columns, boxes=boxes)
 
 
@@ -815,7 +754,7 @@ def _box_of_outline(outline: Outline, height: int, width: int) -> np.ndarray:
     return np.array(cv2.boundingRect(np.ascontiguousarray(decode_columns(outline, height, width).T)), np.float64)
 
 
-def _complete_areas(columns: AnnotationColumns, sizes: np.ndarray, said: Adjustments) -> AnnotationColumns:
+def _complete_areas(columns: AnnotationColumns, sizes: np.ndarray, adjustments: Adjustments) -> AnnotationColumns:
     """Compute areas that are missing, far too small, or those of whole boxes, from outlines or else from boxes."""
     box_areas = columns.boxes[:, 2:].prod(axis=1)
     is_tiny = columns.areas <= np.minimum(TINY_SHARE * box_areas, 1)
@@ -831,8 +770,8 @@ def _complete_areas(columns: AnnotationColumns, sizes: np.ndarray, said: Adjustm
         from_outline[row] = area > 0 and not (is_box and area > 0.95 * box_areas[row])
         areas[row] = area if from_outline[row] else estimates[row]
     is_new = ~columns.is_crowd & (areas != columns.areas)
-    said.add_rows("derived", "outline-area", is_new & from_outline, columns.ids)
-    said.add_rows("derived", "box-area", is_new & ~from_outline, columns.ids)
+    adjustments.add_rows("derived", "outline-area", is_new & from_outline, columns.ids)
+    adjustments.add_rows("derived", "box-area", is_new & ~from_outline, columns.ids)
     return replace(columns, areas=areas)
 
 

@@ -8,13 +8,13 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from posenet.annotations.coco import AnnotationFile, Category
 from posenet.annotations.reader import read_annotation_file
-from posenet.annotations.twins import Twins, find_twins
+from posenet.annotations.twins import find_twins
 from posenet.errors import DataError
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.known_names import Pair, canonical_names, known_edges, known_sigmas
@@ -57,14 +57,7 @@ COMMENTS = {
 _log = logging.getLogger(__name__)
 
 
-class SkeletonDraft(NamedTuple):
-    """A drafted skeleton, and its left and right with where they are from."""
-
-    skeleton: Skeleton
-    twins: Twins
-
-
-def draft_skeleton(annotations: str | Path | AnnotationFile, category: str | None = None) -> SkeletonDraft:
+def draft_skeleton(annotations: str | Path | AnnotationFile, category: str | None = None) -> Skeleton:
     """Describe the keypoints of a COCO annotation file, or of one that is read, as a skeleton.
 
     The parts are the edges of the category's ``skeleton`` or, without any, those of known bodies, hands, faces and
@@ -82,7 +75,7 @@ def draft_skeleton(annotations: str | Path | AnnotationFile, category: str | Non
     names = chosen.keypoints
     joints = file.columns.keypoints[file.groups_of_names()[names] & file.columns.is_labelled_person, : len(names)]
     num_kinds = 1 if category else sum(other.keypoints == names for other in file.categories.parsed)
-    sides = find_twins(names, joints, chosen.flip_idx, chosen.name)
+    sides = find_twins(names, chosen.flip_idx, chosen.name)
     of_category: dict[str, Any] = {
         "file_names": names,
         "category": chosen.name if chosen.name and num_kinds == 1 else "object",
@@ -93,10 +86,10 @@ def draft_skeleton(annotations: str | Path | AnnotationFile, category: str | Non
         if set(canonical) == set(COCO.file_names):
             sigma_of = dict(zip(COCO.file_keypoints, COCO.sigmas))
             sigmas = tuple(sigma_of[name] for name in canonical)
-            return SkeletonDraft(replace(COCO, file_keypoints=canonical, sigmas=sigmas, **of_category), sides)
+            return replace(COCO, file_keypoints=canonical, sigmas=sigmas, **of_category)
         drawn = _draw_parts(chosen, sides.pairs, joints)
         bridging = _bridging_parts(names, drawn, sides.pairs)
-        skeleton = Skeleton(
+        return Skeleton(
             keypoints=names,
             parts=(*drawn, *bridging),
             left_right=sides.pairs,
@@ -105,12 +98,11 @@ def draft_skeleton(annotations: str | Path | AnnotationFile, category: str | Non
             sigmas=known_sigmas(names, chosen.name, DEFAULT_SIGMA),
             layout=measure_layout(names, joints),
             drawn=tuple(drawn) if bridging else (),
-            mirror=sides.mirror,
+            mirror=not sides.unknown,
             **of_category,
         )
     except ValueError as error:
         raise DataError(f"{file.path}: category {chosen.name}: {error}; correct the category") from error
-    return SkeletonDraft(skeleton, sides)
 
 
 def skeleton_of(annotations: str | Path) -> Skeleton:
@@ -122,7 +114,7 @@ def skeleton_of(annotations: str | Path) -> Skeleton:
     names = {category.keypoints for category in file.categories.parsed if category.keypoints}
     if COCO.file_names in names or not names:
         return COCO
-    skeleton = draft_skeleton(file).skeleton
+    skeleton = draft_skeleton(file)
     text = "%s has other keypoints than COCO: its OKS constants are drafted, %g to %g; a skeleton file names others"
     _log.warning(text, annotations, min(skeleton.sigmas), max(skeleton.sigmas))
     return skeleton

@@ -18,7 +18,6 @@ from typing import Any
 from posenet.annotations.coco import describe_counts, list_image_files
 from posenet.annotations.find_annotations import find_annotations
 from posenet.annotations.reader import read_annotation_file
-from posenet.annotations.skeleton_draft import COMMENTS, draft_skeleton
 from posenet.annotations.split import split_annotations
 from posenet.cli.main import print_message
 from posenet.cli.options import (
@@ -29,9 +28,7 @@ from posenet.cli.options import (
     fraction,
     input_files,
     message_stream,
-    non_negative_int,
 )
-from posenet.data.store import Store
 from posenet.errors import DataError
 from posenet.files import check_outputs, is_standard_output, write_atomically
 from posenet.images import require_image_folder
@@ -60,14 +57,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     lint = add_action("lint", _check, "list what reading a file derives, leaves out and refuses", coco)
     fix = add_action("fix", _check, "write a copy of a file as all tools read it", coco)
     for action in (lint, fix):
-        action.set_defaults(output=None, json=False, drop=False)
+        action.set_defaults(output=None, json=False)
         add = action.add_argument
         add("--images", type=Path, metavar="DIR", help="also open every image and compare it with its annotations")
         add("--skeleton", metavar="FILE", help="compare with this skeleton, or coco (default: that in the file)")
         add_config_options(action)
     add_switch(lint, "--json", help="print the list as JSON, with all places")
     add_output(fix, "the file in the normal form", required=True)
-    add_switch(fix, "--drop", help="leave out entries with a fault also if they are many, but never more than half")
 
     text = "a file, or a folder with the files of one set; see posenet docs formats"
     imported = add_action("import", _import, "convert annotations of another format to COCO", text)
@@ -75,21 +71,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = imported.add_argument
     add("--split", metavar="NAME", help="YOLO-pose: train, val or test (default: train)")
     add("--images", type=Path, metavar="DIR", help="folder of the images (default: beside the annotations)")
-    add("--part", metavar="NAME", help="COCO-WholeBody: body, feet, face, left_hand or right_hand (default: all 133)")
-    add("--keypoints", nargs="+", metavar="NAME", help="names of the keypoints in order, if the file has none")
 
-    text = "annotations to draft from; or, to show, a skeleton (.toml, coco), or that of a store or a checkpoint"
+    text = "annotations to draft from; or a skeleton to show (.toml, coco)"
     skeleton = add_action("skeleton", _skeleton, "draft a skeleton, or show one", text)
     add_output(skeleton, "the skeleton file (.toml); by default it is printed", default=Path("-"))
     skeleton.add_argument("--category", metavar="NAME", help="the category to describe, if there are several")
 
-    text = "split a COCO keypoint file at random into parts; no image is in two"
+    text = "split a COCO keypoint file into parts by a checksum of the images' names"
     split = add_action("split", _split, text, coco)
     add_output(split, "the file of each part", required=True, nargs="+")
     add = split.add_argument
     add("--shares", type=fraction, nargs="+", default=[0.9, 0.1], metavar="X", help="of the images (default: 0.9 0.1)")
     add("--images", type=Path, metavar="DIR", help="keep copies of one image file in the same part")
-    add("--seed", type=non_negative_int, default=0, metavar="N", help="draw other images")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -112,8 +105,6 @@ def _check(args: argparse.Namespace) -> None:
         folder=args.images,
         exif_frame=load_config(args.config, args.overrides).data.exif_frame,
         opens_images=args.images is not None,
-        drop=args.drop,
-        measures_twins=True,
     )
     adjustments = file.adjustments.sorted()
     if args.json:
@@ -142,8 +133,6 @@ def _import(args: argparse.Namespace) -> None:
         find_annotations(args.source, None)[0] if args.source.is_dir() else args.source,
         images=args.images,
         split=args.split,
-        keypoints=args.keypoints,
-        part=args.part,
         frames=None if is_standard_output(output) else output.with_name(f"{output.stem}_frames"),
     )
     file = read_annotation_file(args.source, folder=folder, document=content)
@@ -168,27 +157,26 @@ def _split(args: argparse.Namespace) -> None:
         raise DataError(
             f"{len(args.output)} x --output and {len(args.shares)} x --shares; give one share for each file"
         )
-    parts = split_annotations(args.source, args.shares, args.seed, args.images)
-    for output, document in zip(args.output, parts):
+    file = read_annotation_file(args.source, folder=args.images)
+    file.adjustments.refuse(args.source)
+    messages = message_stream(*args.output)
+    for adjustment in file.adjustments.sorted():
+        print_message(adjustment, file=messages)
+    for output, part in zip(args.output, split_annotations(file, args.shares, args.images)):
+        document = part.document
         write_atomically(output, json.dumps(document).encode())
-        print_message(f"wrote {output}: {describe_counts(document)}", file=message_stream(*args.output))
+        print_message(f"wrote {output}: {describe_counts(document)}", file=messages)
 
 
 def _skeleton(args: argparse.Namespace) -> None:
     check_outputs([args.output], input_files(args), overwrite=args.overwrite)
     comments = {}
-    suffix = args.source.suffix.lower()
-    if str(args.source) == BUILT_IN or suffix == ".toml":
+    if str(args.source) == BUILT_IN or args.source.suffix.lower() == ".toml":
         skeleton = load_skeleton(args.source)
-    elif suffix == ".h5":
-        with Store(args.source) as store:
-            skeleton = store.skeleton
-    elif suffix in (".pth", ".pt"):
-        from posenet.checkpoints.weights import stored_config  # imports PyTorch
-
-        skeleton = stored_config(args.source).model.skeleton
     else:
-        skeleton, comments = draft_skeleton(args.source, args.category).skeleton, COMMENTS
+        from posenet.annotations.skeleton_draft import COMMENTS, draft_skeleton  # a part that may be left out
+
+        skeleton, comments = draft_skeleton(args.source, args.category), COMMENTS
     write_atomically(args.output, skeleton_to_toml(skeleton, comments).encode())
     if not is_standard_output(args.output):
         use = f"build-hdf5 --skeleton {args.output} and train --set model.skeleton={args.output}"

@@ -9,16 +9,13 @@ import argparse
 from pathlib import Path
 
 from posenet.cli.main import print_message
-from posenet.cli.options import add_overwrite_option
 from posenet.synthetic.dataset import DEFAULT_SIZE, write_dataset
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of ``make-synthetic``."""
     add = parser.add_argument
-    text = "folder to write; one with files of other programs is refused"
-    add("--output", type=Path, required=True, metavar="DIR", help=text)
-    add_overwrite_option(parser)
+    add("--output", type=Path, required=True, metavar="DIR", help="folder to write, a new or an empty one")
     add("--train", type=int, default=1000, metavar="N", help="training images")
     add("--val", type=int, default=100, metavar="N", help="validation images")
     add("--seed", type=int, default=0, metavar="S", help="seed of the images")
@@ -28,5 +25,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Write the data set and print where it is."""
-    write_dataset(args.output, args.train, args.val, args.seed, args.workers, args.size, overwrite=args.overwrite)
+    write_dataset(args.output, args.train, args.val, args.seed, args.workers, args.size)
     print_message(f"{args.train} training and {args.val} validation images in {args.output}")

@@ -97,14 +97,13 @@ def prepare_annotations(args: argparse.Namespace) -> None:
 
 def train_with_flags(args: argparse.Namespace, runtime: Runtime | None) -> int:
     """Train as the flags say; return the exit status, ``STOPPED_STATUS`` if a signal has stopped the run."""
-    from posenet.data import build
     from posenet.training.train import train
 
     if args.opt_level:
         amp = APEX_OPT_LEVELS[args.opt_level]
         _log.info("--opt-level %s is an option of Apex; using --amp %s", args.opt_level, amp)
-    if args.data is not None and was_started_by_us():  # by a process that has reported on the data
-        logging.getLogger(build.__name__).setLevel(logging.ERROR)
+    if args.data is not None and was_started_by_us() and not args.prepare:  # by a process that has reported on the data
+        logging.getLogger("posenet.training.from_annotations").setLevel(logging.ERROR)
     result = train(
         args.config if args.data is None else args.data,
         _overrides(args),

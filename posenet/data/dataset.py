@@ -182,8 +182,7 @@ class PoseDataset(Dataset[Batch]):
         if augmentation.cutout is not None:
             cover_square(image, augmentation.cutout)
         if self.transform is not None:
-            after = self._call_transform(self.transform, key, record, Sample(image, joints, person_mask, mask_miss))
-            image[:], joints, person_mask[:], mask_miss[:] = after
+            joints = self._call_transform(self.transform, key, record, Sample(image, joints, person_mask, mask_miss))
         return record, joints, augmentation.flip
 
     def read_record(self, index: int) -> tuple[Record, int]:
@@ -200,27 +199,26 @@ class PoseDataset(Dataset[Batch]):
         center = (x + box_width / 2, y + box_height / 2)
         return augmentation.matrix(center, box_height / height, (width, height))
 
-    def _call_transform(self, transform: Transform, key: SampleKey, record: Record, before: Sample) -> Sample:
-        """Let the user's function change a sample; ``ConfigError`` if it fails or returns something else."""
+    def _call_transform(self, transform: Transform, key: SampleKey, record: Record, sample: Sample) -> np.ndarray:
+        """Let the user's function change a sample, write its image and masks to the arrays, and return its joints.
+
+        ``ConfigError`` if it fails, or if arrays of other types or shapes come back; but people may come and go.
+        """
         try:
-            after = transform(before, random_generator(self.seed, *key, "transform"))
+            after = transform(sample, random_generator(self.seed, *key, "transform"))
+            joints = np.empty((len(after.joints), *sample.joints.shape[1:]), np.float32)
+            for array, new in zip(sample._replace(joints=joints), Sample(*after)):
+                np.copyto(array, new, casting="no")
+            if not np.isfinite(joints).all():
+                raise ValueError("joints that are not finite")
         except Exception as error:
             place = traceback.extract_tb(error.__traceback__)[-1]
             cause = to_single_line(f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno})")
             text = f"data.transform failed on image {record.image_id} (epoch and sample {key}) with {cause}"
-            raise ConfigError(f"{text}; correct the function") from error
-        if not isinstance(after, Sample):
-            raise ConfigError(f"data.transform returned a {type(after).__name__}; let the function return a Sample")
-        for name, old, new in zip(Sample._fields, before, map(np.asarray, after)):
-            first = 1 if name == "joints" else 0  # people may come and go
-            if new.dtype != old.dtype or new.shape[first:] != old.shape[first:]:
-                raise ConfigError(
-                    f"data.transform returned {name} of shape {new.shape} and type {new.dtype} instead of {old.shape} "
-                    f"and {old.dtype}; correct the function"
-                )
-        if not np.isfinite(after.joints).all():
-            raise ConfigError("data.transform returned joints that are not finite; correct the function")
-        return after
+            raise ConfigError(
+                f"{text}; correct the function, which returns a Sample like the one that it gets"
+            ) from error
+        return joints
 
 
 def training_set(store: StoreList, config: Config) -> PoseDataset:

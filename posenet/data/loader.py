@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import multiprocessing
 import os
 import re
 import signal
 import threading
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
@@ -25,8 +23,6 @@ from posenet.data.store_list import SampleCounts
 from posenet.errors import DataError, PosenetError
 from posenet.messages import first_sentence, is_out_of_memory, without_worker_traceback
 
-MAX_SECONDS = 600.0
-"""A batch that takes longer than this ends with an error: a worker waits for something that does not come."""
 DESCRIPTORS = 32
 """How many a worker opens at most: two for each tensor of three batches, and those of a server."""
 
@@ -155,34 +151,35 @@ class BatchLoader:
         self, dataset: Dataset[Batch], batches: Iterable[list[SampleKey]], workers: int, pin_memory: bool = False
     ) -> None:
         self.num_samples = len(dataset)  # type: ignore[arg-type]
-        with warnings.catch_warnings(action="ignore", category=UserWarning):  # of more workers than cores
-            self._loader: DataLoader[Batch] | None = DataLoader(
-                dataset,
-                batch_sampler=batches,
-                num_workers=workers,
-                collate_fn=_share_memory,  # type: ignore[arg-type]  # a batch is made at once
-                pin_memory=pin_memory,
-                worker_init_fn=_start_worker,
-                persistent_workers=workers > 0,
-                generator=torch.Generator(),  # without it, the loader would advance PyTorch's global random state
-            )
+        self._loader: DataLoader[Batch] | None = DataLoader(
+            dataset,
+            batch_sampler=batches,
+            num_workers=workers,
+            collate_fn=_share_memory,  # type: ignore[arg-type]  # a batch is made at once
+            pin_memory=pin_memory,
+            worker_init_fn=_start_worker,
+            persistent_workers=workers > 0,
+            generator=torch.Generator(),  # without it, the loader would advance PyTorch's global random state
+        )
         self._workers: list[BaseProcess] = []
-        self._is_late = False
 
     def __len__(self) -> int:
         """Batches of one iteration."""
         return len(self._loader)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Batch]:
-        """All batches; ``DataError`` if workers cannot be started, die or hang, or if samples cannot be read."""
-        with self._explained_errors():
-            batches = self._start()
-        while True:
-            with self._explained_errors():
-                batch = next(batches, None)
-            if batch is None:
-                return
-            yield batch
+        """All batches; ``DataError`` in seconds if workers cannot be started or die, or if samples cannot be read."""
+        try:
+            yield from self._start()
+        except PosenetError as error:
+            raise type(error)(without_worker_traceback(str(error))) from error
+        except Exception as error:
+            reason = first_sentence(Exception(without_worker_traceback(str(error))))
+            # A broken pipe may be noticed before the death that caused it.
+            dead = wait([worker.sentinel for worker in self._workers], timeout=1.0)
+            if dead or _SYSTEM_REFUSES.search(reason) or is_out_of_memory(error):
+                raise DataError(f"the data workers failed ({reason}); {_REMEDY}") from error
+            raise
 
     def close(self) -> None:
         """End the workers. There are no batches afterwards."""
@@ -198,55 +195,13 @@ class BatchLoader:
         is_main_thread = threading.current_thread() is threading.main_thread()
         handler = signal.getsignal(signal.SIGCHLD) if is_main_thread and hasattr(signal, "SIGCHLD") else None
         try:
-            with warnings.catch_warnings(action="ignore", category=UserWarning):
-                return iter(self._loader)
+            return iter(self._loader)
         finally:
             self._workers = [process for process in multiprocessing.active_children() if process not in others]
             # PyTorch's handler raises an error wherever the main process is, perhaps in the middle of a step or of a
             # checkpoint, when a worker has died. Asking for the next batch reports that too.
             if handler is not None:
                 signal.signal(signal.SIGCHLD, handler)
-
-    @contextlib.contextmanager
-    def _explained_errors(self) -> Iterator[None]:
-        """Within this context, a failure of the workers is a ``DataError``, in seconds or after a limit."""
-        # DataLoader's own ``timeout`` looks for dead workers only when it has passed, and not every five seconds.
-        timer = threading.Timer(MAX_SECONDS, self._end_late_workers)
-        timer.daemon = True
-        try:
-            if self._workers:
-                timer.start()
-            yield
-        except PosenetError as error:
-            raise type(error)(without_worker_traceback(str(error))) from error
-        except Exception as error:
-            if self._is_late:
-                explanation = f"the data workers have made no batch in {MAX_SECONDS:g} s; check the disk"
-                raise DataError(f"{explanation} and data.transform") from error
-            reason = first_sentence(Exception(without_worker_traceback(str(error))))
-            if ended := self._describe_dead_worker():
-                raise DataError(f"a data worker ended with {ended}; {_REMEDY}") from error
-            if _SYSTEM_REFUSES.search(reason) or is_out_of_memory(error):
-                raise DataError(f"the system refuses what data workers need ({reason}); {_REMEDY}") from error
-            raise
-        finally:
-            timer.cancel()
-
-    def _end_late_workers(self) -> None:
-        self._is_late = True
-        for worker in self._workers:
-            worker.kill()
-
-    def _describe_dead_worker(self) -> str:
-        """How a worker has ended; empty if none has."""
-        # A broken pipe may be noticed before the death that caused it, and the end of a process before its exit status.
-        ended = wait([worker.sentinel for worker in self._workers], timeout=1.0)
-        for worker in self._workers:
-            if worker.sentinel in ended:
-                worker.join(timeout=1.0)
-                status = worker.exitcode or 0
-                return signal.Signals(-status).name if status < 0 else f"status {status}"
-        return ""
 
 
 def _share_memory(batch: Batch) -> Batch:

@@ -33,7 +33,7 @@ import weakref
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Annotated, Any, NamedTuple, get_type_hints
+from typing import IO, Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -68,43 +68,30 @@ QUARTILES = {"minimum": 0.0, "lower": 0.25, "median": 0.5, "upper": 0.75, "maxim
 """The columns of sizes in the statistics of a store; lower and upper are quartiles."""
 
 
-class RecordRow(NamedTuple):
-    """A row of ``record``: an image, and where its people, its bytes and its labels are."""
-
-    image_id: Annotated[int, "<i8"]
-    height: Annotated[int, "<i4"]
-    width: Annotated[int, "<i4"]
-    orientation: Annotated[int, "<i4"]
-    num_people: Annotated[int, "<i4"]
-    first_person: Annotated[int, "<i8"]
-    image_start: Annotated[int, "<i8"]
-    image_bytes: Annotated[int, "<i8"]
-    image_crc: Annotated[int, "<u4"]
-    label_crc: Annotated[int, "<u4"]
-    label_start: Annotated[int, "<i8"]
-    mask_all_bytes: Annotated[int, "<i4"]
-    mask_miss_bytes: Annotated[int, "<i4"]
-
-
-class OriginalRow(NamedTuple):
-    """A row of ``original``: the image file before it was made smaller, or as it is stored."""
-
-    image_bytes: Annotated[int, "<i8"]
-    image_crc: Annotated[int, "<u4"]
-    orientation: Annotated[int, "<i4"]
-
-
-def _type_of(row: type) -> np.dtype[np.void]:
-    hints = get_type_hints(row, include_extras=True)
-    return np.dtype([(name, hint.__metadata__[0]) for name, hint in hints.items()])
-
-
-RECORD_TYPE = _type_of(RecordRow)
-ORIGINAL_TYPE = _type_of(OriginalRow)
+RECORD_TYPE = np.dtype(
+    [
+        ("image_id", "<i8"),
+        ("height", "<i4"),
+        ("width", "<i4"),
+        ("orientation", "<i4"),
+        ("num_people", "<i4"),
+        ("first_person", "<i8"),
+        ("image_start", "<i8"),
+        ("image_bytes", "<i8"),
+        ("image_crc", "<u4"),
+        ("label_crc", "<u4"),
+        ("label_start", "<i8"),
+        ("mask_all_bytes", "<i4"),
+        ("mask_miss_bytes", "<i4"),
+    ]
+)
+"""A row of ``record``: an image, and where its people, its bytes and its labels are."""
+ORIGINAL_TYPE = np.dtype([("image_bytes", "<i8"), ("image_crc", "<u4"), ("orientation", "<i4")])
+"""A row of ``original``: the image file before it was made smaller, or as it is stored."""
 PERSON_TYPE = np.dtype([("annotation_id", "<i8"), ("box", "<f4", (4,)), ("area", "<f4")])
 TABLES = ("record", "file_name", "person", "sample")
 """The arrays that are kept in memory while a store is open: about 20 MB for all of COCO."""
-_seek_lock = threading.Lock()
+_seek_lock = threading.Lock()  # for systems without ``os.pread``
 _SIGNATURES = (b"\x89HDF\r\n\x1a\n\x02", b"\x89HDF\r\n\x1a\n\x03")
 """How HDF5 files begin whose structures have checksums. Reading others that are damaged may never end."""
 
@@ -179,9 +166,6 @@ class Store:
 
     Forked processes share the open file, which is read as it was if another one replaces it. Unpickling opens it again.
 
-    Args:
-        skeleton: the skeleton that the store must have been built for; None accepts any.
-
     Attributes:
         path, skeleton, fingerprint: of the store.
         num_images, num_people: their numbers; ``len(store)`` is the number of samples.
@@ -193,26 +177,25 @@ class Store:
         samples: (S, 2) int64: row of the image, and row of the main person within that image.
 
     Raises:
-        DataError: the file is missing, damaged, not a store, or has another schema or skeleton.
+        DataError: the file is missing, damaged, not a store, or has another schema.
     """
 
-    def __init__(self, path: str | Path, skeleton: Skeleton | None = None) -> None:
+    def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         with self._data_errors():
-            with open_input(self.path) as raw:
-                if raw.read(len(_SIGNATURES[0])) not in _SIGNATURES:
-                    raise ValueError("not an HDF5 file of the layout with checksums")
+            self._file = open_input(self.path)
+            self.close = weakref.finalize(self, self._file.close)
+            if self._file.read(len(_SIGNATURES[0])) not in _SIGNATURES:
+                raise ValueError("not an HDF5 file of the layout with checksums")
             # Stores never change, and not every file system has the locks that HDF5 takes.
             with h5py.File(self.path, "r", locking=False) as file:
-                self._read_tables(file, skeleton)
-            self._descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-        self.close = weakref.finalize(self, os.close, self._descriptor)
+                self._read_tables(file)
         self.num_images = len(self.records)
         self.num_people = len(self.people)
         self.image_ids = np.ascontiguousarray(self.records["image_id"])
         self.num_image_bytes = int(self.records["image_bytes"].sum())
 
-    def _read_tables(self, file: h5py.File, skeleton: Skeleton | None) -> None:
+    def _read_tables(self, file: h5py.File) -> None:
         if file.attrs.get("format") != FORMAT.encode():
             raise ValueError("not written by posenet build-hdf5, or never finished")
         schema = int(file.attrs["schema"])
@@ -231,7 +214,7 @@ class Store:
         tables = {name: file[name][()] for name in names}
         if compute_fingerprint(text, tables) != self.fingerprint:
             raise ValueError("its tables do not match its fingerprint")
-        own = skeleton_from_table(json.loads(text))
+        self.skeleton = skeleton_from_table(json.loads(text))
         self.max_side = int(file.attrs.get("max_side", 0))
         self.records = tables["record"]
         files = tables.get("original", self.records)
@@ -241,16 +224,9 @@ class Store:
         self.samples = tables["sample"]
         self._images_offset = file["images"].id.get_offset() or 0
         self._labels_offset = file["labels"].id.get_offset() or 0
-        if skeleton is not None and (own.keypoints, own.derived) != (skeleton.keypoints, skeleton.derived):
-            raise DataError(
-                f"{self.path} was built for another skeleton than model.skeleton, with the keypoints "
-                f"{', '.join(own.keypoints)}; set model.skeleton to that one, or list the stores as data sets: "
-                'data.train = [{path = "a.h5"}, {path = "b.h5"}]'
-            )
-        self.skeleton = skeleton or own
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _open_again, (self.path, self.skeleton, self.fingerprint)
+        return _open_again, (self.path, self.fingerprint)
 
     def __len__(self) -> int:
         """Number of samples: one for every main person, or image without annotations."""
@@ -263,41 +239,36 @@ class Store:
         """
         if not 0 <= index < self.num_images:
             raise IndexError(f"image {index} of {self.num_images}")
-        row = RecordRow(*self.records[index].tolist())
-        num_keypoints = self.skeleton.num_keypoints
-        joint_bytes = 12 * num_keypoints * row.num_people
-        label_bytes = joint_bytes + row.mask_all_bytes + row.mask_miss_bytes
-        image = self._read(self._images_offset + row.image_start, row.image_bytes) if with_image else b""
-        labels = self._read(self._labels_offset + row.label_start, label_bytes)
-        joints = np.frombuffer(labels, "<f4", joint_bytes // 4).reshape(row.num_people, num_keypoints, 3)
+        row = dict(zip(RECORD_TYPE.fields or (), self.records[index].tolist()))
+        num_keypoints, num_people = self.skeleton.num_keypoints, row["num_people"]
+        joint_bytes = 12 * num_keypoints * num_people
+        label_bytes = joint_bytes + row["mask_all_bytes"] + row["mask_miss_bytes"]
+        image = self._read(self._images_offset + row["image_start"], row["image_bytes"]) if with_image else b""
+        labels = self._read(self._labels_offset + row["label_start"], label_bytes)
+        joints = np.frombuffer(labels, "<f4", joint_bytes // 4).reshape(num_people, num_keypoints, 3)
         masks = np.frombuffer(labels, "<u2", offset=joint_bytes)
         record = Record(
             source=self.path,
-            image_id=row.image_id,
             file_name=self._file_names[index].decode(errors="surrogateescape"),
-            height=row.height,
-            width=row.width,
-            orientation=row.orientation,
+            **{name: row[name] for name in ("image_id", "height", "width", "orientation")},
             image_bytes=np.frombuffer(image, np.uint8),
             joints=joints,
-            person_mask=masks[: row.mask_all_bytes // 2],
-            mask_miss=masks[row.mask_all_bytes // 2 :],
-            people=self.people[row.first_person : row.first_person + row.num_people],
+            person_mask=masks[: row["mask_all_bytes"] // 2],
+            mask_miss=masks[row["mask_all_bytes"] // 2 :],
+            people=self.people[row["first_person"] : row["first_person"] + num_people],
         )
-        if (with_image and zlib.crc32(image) != row.image_crc) or zlib.crc32(labels) != row.label_crc:
+        if (with_image and zlib.crc32(image) != row["image_crc"]) or zlib.crc32(labels) != row["label_crc"]:
             raise record.damage_error("is damaged: its image, masks or joints do not match the checksum")
         return record
 
     def _read(self, offset: int, size: int) -> bytes:
-        if not self.close.alive:  # the descriptor may be another file's
-            raise DataError(f"{self.path} is closed; open it again")
         with self._data_errors():
             if hasattr(os, "pread"):
-                data = os.pread(self._descriptor, size, offset)
+                data = os.pread(self._file.fileno(), size, offset)
             else:
-                with _seek_lock:  # Windows
-                    os.lseek(self._descriptor, offset, os.SEEK_SET)
-                    data = os.read(self._descriptor, size)
+                with _seek_lock:
+                    self._file.seek(offset)
+                    data = self._file.read(size)
             if len(data) < size:
                 raise OSError("the file ends early")
             return data
@@ -324,8 +295,8 @@ class Store:
             ) from error
 
 
-def _open_again(path: Path, skeleton: Skeleton, fingerprint: str) -> Store:
-    store = Store(path, skeleton)
+def _open_again(path: Path, fingerprint: str) -> Store:
+    store = Store(path)
     if store.fingerprint != fingerprint:
         raise DataError(f"{path} was rebuilt while in use; start again")
     return store
@@ -335,22 +306,30 @@ def missing_store(path: str | Path) -> DataError:
     return DataError(f"{Path(path).absolute()} does not exist; build it with posenet build-hdf5, or correct the path")
 
 
-@contextlib.contextmanager
-def open_store_writer(
+class NewImage(NamedTuple):
+    """An image for a store."""
+
+    record: Record
+    main_rows: Sequence[int]  # the rows of its main persons among its people, or ``NO_PERSON``
+    original: tuple[int, int, int] | None = None  # its file, of ``ORIGINAL_TYPE``, if the record has another one
+
+
+def write_store(
     path: str | Path,
+    images: Iterable[NewImage],
     num_image_bytes: int,
     skeleton: Skeleton = COCO,
     source: str | Path = "",
     overwrite: bool = False,
     max_side: int = 0,
-) -> Iterator[StoreWriter]:
-    """Write a store under a temporary name, and rename it at the end of the block.
+) -> None:
+    """Write a store under a temporary name, and rename it when it is complete.
 
     On any exception, Ctrl-C included, the unfinished file is removed and an existing store stays unchanged. What killed
     builds have left is removed by the next build of the same store.
 
     Args:
-        num_image_bytes: total size of the image files that will be added, or more.
+        num_image_bytes: total size of the image files, or more.
         source: path of the annotation file. Its name is stored, but not used.
         max_side: not 0 if images with a longer side were made smaller.
     """
@@ -365,9 +344,20 @@ def open_store_writer(
                 tempfile.TemporaryFile(dir=path.parent) as waiting,
                 _create_hdf5(unfinished) as file,
             ):
-                writer = StoreWriter(path, file, num_image_bytes, max_side, waiting)
-                yield writer
-                writer.write_tables(skeleton, Path(source).name)
+                # An array cannot shrink. The size of all images that are made smaller is known at the end; until then,
+                # their bytes wait in a file.
+                array = None if max_side else file.create_dataset("images", num_image_bytes, np.uint8)
+                tables, labels = _write_images(images, array, waiting, max_side)
+                if not len(tables["record"]):
+                    raise DataError(
+                        f"nothing to write to {path}: no readable image with a main {skeleton.category}; "
+                        "check the annotations and the image folder"
+                    )
+                if array is None:
+                    waiting.flush()
+                    file.create_dataset("images", data=np.memmap(waiting, np.uint8, "r"))
+                file.create_dataset("labels", data=np.frombuffer(labels, np.uint8))
+                _write_tables(file, tables, skeleton, Path(source).name, max_side)
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else " ".join(str(error).split())
         raise DataError(f"cannot write {path}: {reason}; free disk space, or choose another folder") from error
@@ -395,97 +385,69 @@ def _create_hdf5(path: Path) -> Iterator[h5py.File]:
         raise
 
 
-class StoreWriter:
-    """Appends images to the unfinished store ``file``, which will be called ``path``.
-
-    An array cannot shrink, and the size of all images that are made smaller is known at the end. Until then, the bytes
-    of their store are in the file ``waiting``.
-    """
-
-    def __init__(self, path: Path, file: h5py.File, num_image_bytes: int, max_side: int, waiting: IO[bytes]) -> None:
-        self.path = path
-        self._file = file
-        self._max_side = max_side
-        self._waiting = waiting
-        self._images = None if max_side else file.create_dataset("images", num_image_bytes, np.uint8)
-        self._records: list[RecordRow] = []
-        self._originals: list[OriginalRow] = []
-        self._file_names: list[bytes] = []
-        self._people: list[np.ndarray] = []
-        self._samples: list[tuple[int, int]] = []
-        self._labels: list[bytes] = []
-        self._image_end = 0
-        self._label_end = 0
-        self._num_people = 0
-
-    def add(self, record: Record, main_rows: Sequence[int], original: OriginalRow | None = None) -> None:
-        """Append an image with its people, the rows of its main persons or ``NO_PERSON``, and the file that it was."""
+def _write_images(
+    images: Iterable[NewImage], array: h5py.Dataset | None, waiting: IO[bytes], max_side: int
+) -> tuple[dict[str, np.ndarray], bytes]:
+    """Write the bytes of the images to ``array``, or without one to ``waiting``; return the tables and the labels."""
+    rows: list[tuple[int, ...]] = []  # of ``RECORD_TYPE``
+    originals: list[tuple[int, ...]] = []  # of ``ORIGINAL_TYPE``
+    people: list[np.ndarray] = [np.zeros(0, PERSON_TYPE)]
+    samples: list[tuple[int, int]] = []
+    file_names: list[bytes] = []
+    labels = bytearray()
+    image_start = num_people = 0
+    for record, main_rows, original in images:
         arrays = (record.joints.astype("<f4"), record.person_mask.astype("<u2"), record.mask_miss.astype("<u2"))
-        labels = b"".join(array.tobytes() for array in arrays)
-        row = RecordRow(
-            image_id=record.image_id,
-            height=record.height,
-            width=record.width,
-            orientation=record.orientation,
-            num_people=len(record.people),
-            first_person=self._num_people,
-            image_start=self._image_end,
-            image_bytes=len(record.image_bytes),
-            image_crc=zlib.crc32(record.image_bytes.data),
-            label_crc=zlib.crc32(labels),
-            label_start=self._label_end,
-            mask_all_bytes=record.person_mask.nbytes,
-            mask_miss_bytes=record.mask_miss.nbytes,
-        )
-        self._image_end += row.image_bytes
-        self._label_end += len(labels)
-        self._num_people += row.num_people
-        if self._images is None:
-            self._waiting.write(record.image_bytes.data)
-        elif self._image_end > len(self._images):
+        of_image = b"".join(array.tobytes() for array in arrays)
+        size, checksum = len(record.image_bytes), zlib.crc32(record.image_bytes.data)
+        if array is None:
+            waiting.write(record.image_bytes.data)
+        elif image_start + size > len(array):
             raise DataError(f"{record.source} has grown while the store was built; build it again")
         else:
-            self._images[row.image_start : self._image_end] = record.image_bytes
-        self._samples += [(len(self._records), person) for person in main_rows]
-        self._records.append(row)
-        self._originals.append(original or OriginalRow(row.image_bytes, row.image_crc, row.orientation))
-        self._file_names.append(record.file_name.encode(errors="surrogateescape"))
-        self._people.append(record.people)
-        self._labels.append(labels)
+            array[image_start : image_start + size] = record.image_bytes
+        samples += [(len(rows), person) for person in main_rows]
+        shape = (record.image_id, record.height, record.width, record.orientation)
+        of_people = (len(record.people), num_people)
+        of_masks = (record.person_mask.nbytes, record.mask_miss.nbytes)
+        checksums = (checksum, zlib.crc32(of_image))
+        rows.append((*shape, *of_people, image_start, size, *checksums, len(labels), *of_masks))
+        originals.append(original or (size, checksum, record.orientation))
+        file_names.append(record.file_name.encode(errors="surrogateescape"))
+        people.append(record.people)
+        labels += of_image
+        image_start += size
+        num_people += len(record.people)
+    tables = {
+        "record": np.array(rows, RECORD_TYPE),
+        "file_name": np.array(file_names),
+        "person": np.concatenate(people),
+        "sample": np.array(samples, "<i8").reshape(-1, 2),
+    }
+    if max_side:
+        tables["original"] = np.array(originals, ORIGINAL_TYPE)
+    return tables, bytes(labels)
 
-    def write_tables(self, skeleton: Skeleton, source: str) -> None:
-        if not self._records:
-            raise DataError(
-                f"nothing to write to {self.path}: no readable image with a main {skeleton.category}; "
-                "check the annotations and the image folder"
-            )
-        if self._images is None:
-            self._waiting.flush()
-            self._file.create_dataset("images", data=np.memmap(self._waiting, np.uint8, "r"))
-        self._file.create_dataset("labels", data=np.frombuffer(b"".join(self._labels), np.uint8))
-        tables = {
-            "record": np.array(self._records, RECORD_TYPE),
-            "file_name": np.array(self._file_names),
-            "person": np.concatenate(self._people),
-            "sample": np.array(self._samples, "<i8").reshape(-1, 2),
-        }
-        numbers = {"schema": SCHEMA_WITHOUT_ORIGINAL}
-        if self._max_side:
-            tables["original"] = np.array(self._originals, ORIGINAL_TYPE)
-            numbers = {"schema": SCHEMA, "max_side": self._max_side, "jpeg_quality": JPEG_QUALITY}
-        numbers |= {"images": len(self._records), "people": self._num_people, "samples": len(self._samples)}
-        skeleton_text = json.dumps(skeleton_to_table(skeleton))
-        texts = {
-            "format": FORMAT,
-            "skeleton": skeleton_text,
-            "source": source or "unknown",
-            "fingerprint": compute_fingerprint(skeleton_text, tables),
-        }
-        for name, table in tables.items():
-            self._file.create_dataset(name, data=table)
-        for name, text in texts.items():  # HDF5's checksums protect text of fixed length only
-            self._file.attrs[name] = np.bytes_(text.encode(errors="replace"))
-        self._file.attrs.update(numbers)
+
+def _write_tables(
+    file: h5py.File, tables: Mapping[str, np.ndarray], skeleton: Skeleton, source: str, max_side: int
+) -> None:
+    numbers = {"schema": SCHEMA_WITHOUT_ORIGINAL}
+    if max_side:
+        numbers = {"schema": SCHEMA, "max_side": max_side, "jpeg_quality": JPEG_QUALITY}
+    numbers |= {"images": len(tables["record"]), "people": len(tables["person"]), "samples": len(tables["sample"])}
+    skeleton_text = json.dumps(skeleton_to_table(skeleton))
+    texts = {
+        "format": FORMAT,
+        "skeleton": skeleton_text,
+        "source": source or "unknown",
+        "fingerprint": compute_fingerprint(skeleton_text, tables),
+    }
+    for name, table in tables.items():
+        file.create_dataset(name, data=table)
+    for name, text in texts.items():  # HDF5's checksums protect text of fixed length only
+        file.attrs[name] = np.bytes_(text.encode(errors="replace"))
+    file.attrs.update(numbers)
 
 
 def check_store_output(path: Path, overwrite: bool, inputs: Iterable[str | Path] = ()) -> None:
@@ -515,9 +477,8 @@ def verify_store(store: Store, *, workers: int | None = None) -> None:
         return None
 
     workers = workers or usable_cores()
-    rows = range(store.num_images)
-    with contextlib.closing(map_in_threads(find_damage, rows, workers=workers, ahead=4 * workers)) as results:
-        damages = [damage for damage in progress_bar(results, "verify", len(rows)) if damage is not None]
+    results = map_in_threads(find_damage, range(store.num_images), workers=workers, ahead=4 * workers)
+    damages = [damage for damage in progress_bar(results, "verify", store.num_images) if damage is not None]
     if damages:
         raise DataError(f"{len(damages)} of {store.num_images} images are damaged; first: {damages[0]}")
 
@@ -525,7 +486,7 @@ def verify_store(store: Store, *, workers: int | None = None) -> None:
 def compute_statistics(store: Store) -> Iterator[str]:
     """Yield lines with quartiles of sizes, and how many people have each keypoint; ``DataError`` if it is damaged."""
     rows = progress_bar(range(store.num_images), "statistics", leave=False)
-    visibilities = [store.read_record(row, with_image=False).joints[..., 2] for row in rows]
+    joints = [store.read_record(row, with_image=False).joints for row in rows]
     images, mains = store.samples[store.samples[:, 1] != NO_PERSON].T
     main_heights = store.people["box"][store.records["first_person"][images] + mains, 3]
     quantities = {
@@ -540,10 +501,8 @@ def compute_statistics(store: Store) -> Iterator[str]:
     for name, values in quantities.items():
         if len(values):
             quartiles = np.quantile(values, list(QUARTILES.values()))
-            cells = (f"{value:>10.0f}" if value >= 100 else f"{value:>10.3g}" for value in quartiles)
-            yield f"{name:<{width}}" + "".join(cells)
-    if not store.num_people:
-        return
-    for name, values in zip(store.skeleton.keypoints, np.concatenate(visibilities).T):  # values: (people,)
+            yield f"{name:<{width}}" + "".join(f"{value:>10.1f}" for value in quartiles)
+    labels = np.concatenate(joints)[..., 2].T  # (K, people)
+    for name, values in zip(store.skeleton.keypoints, labels) if store.num_people else ():
         visible = (values == 2).sum() / max((values > 0).sum(), 1)
         yield f"{name:<{width}}{(values > 0).mean():>10.1%} labelled, {visible:.1%} of these visible"

@@ -6,7 +6,7 @@ import hashlib
 import zlib
 from bisect import bisect_right
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
@@ -16,10 +16,9 @@ import numpy as np
 from posenet.data.store import NO_PERSON, Record, Store, make_image_keys, missing_store
 from posenet.errors import DataError
 from posenet.files import read_input
-from posenet.settings import DataConfig, DataSets
+from posenet.settings import DataConfig, DataSetConfig, DataSets
 from posenet.skeleton import Skeleton
 from posenet.skeleton.skeleton import KeypointMapping
-from posenet.threads import map_in_threads, usable_cores
 
 
 class SampleCounts(NamedTuple):
@@ -36,6 +35,7 @@ class DataSet(NamedTuple):
     name: str
     weight: float = 1.0  # how often an epoch draws each of its samples, on average
     mapping: KeypointMapping | None = None  # from the store's skeleton to the network's; None if they are the same
+    is_alone: bool = False  # a path, not a table
 
 
 class StoreList:
@@ -80,7 +80,7 @@ class StoreList:
         if index < 0:
             raise IndexError(f"image {index} of {self.num_images}")
         number = bisect_right(self._first_images, index) - 1
-        store, _, _, mapping = self.sets[number]
+        store, mapping = self.sets[number].store, self.sets[number].mapping
         record = store.read_record(index - self._first_images[number])
         joints = record.joints if mapping is None else mapping.map_joints(record.joints)
         return record._replace(joints=joints, supervised=None if self._supervises_all else self._pairs[number])
@@ -147,8 +147,7 @@ def require_store_files(setting: DataSets) -> None:
 def open_data_sets(setting: DataSets, skeleton: Skeleton | None) -> StoreList:
     """Open ``data.train`` or ``data.val`` for the skeleton of a network; None takes that of the first store.
 
-    A path is a store for exactly this skeleton. Stores that are given as tables may have other skeletons, which are
-    mapped to it.
+    Stores with another skeleton are mapped to it.
 
     Raises:
         DataError: a store cannot be used, has no keypoint of the network, or is given twice; or two stores that are
@@ -156,17 +155,16 @@ def open_data_sets(setting: DataSets, skeleton: Skeleton | None) -> StoreList:
     """
     sets: list[DataSet] = []
     for item in [setting] if isinstance(setting, str) else setting:
-        if isinstance(item, str):
-            store = Store(item, skeleton)
-            skeleton = skeleton or store.skeleton
-            sets.append(DataSet(store, store.path.stem))
-            continue
-        for path in item.paths:
+        table = DataSetConfig(item) if isinstance(item, str) else item
+        for path in table.paths:
             store = Store(path)
-            skeleton = skeleton or store.skeleton
-            sets.append(DataSet(store, item.label, item.weight, KeypointMapping(store.skeleton, skeleton)))
+            own = store.skeleton
+            skeleton = skeleton or own
+            is_same = (own.keypoints, own.derived) == (skeleton.keypoints, skeleton.derived)
+            mapping = None if is_same else KeypointMapping(own, skeleton)
+            sets.append(DataSet(store, table.label, table.weight, mapping, is_alone=table is not item))
     assert skeleton is not None  # there is at least one store
-    for number, (store, name, _, mapping) in enumerate(sets):
+    for number, (store, name, _, mapping, is_alone) in enumerate(sets):
         if mapping is not None and not mapping.has_common_keypoints:
             raise DataError(
                 f"data set {name} shares no keypoint with model.skeleton: it has {', '.join(mapping.ignored)}; give "
@@ -176,7 +174,7 @@ def open_data_sets(setting: DataSets, skeleton: Skeleton | None) -> StoreList:
             if other.store.fingerprint == store.fingerprint:
                 raise DataError(f"data sets {other.name} and {name} are the same; give one, with a larger weight")
             shared = find_shared_images(other.store, store)
-            if mapping is None and other.mapping is None and len(shared):
+            if is_alone and other.is_alone and len(shared):
                 raise DataError(
                     f"{other.store.path} and {store.path} share {len(shared)} images, such as image {shared[0, 1]} of "
                     "the second; name stores with different images, or list them as tables to draw from both: "
@@ -201,19 +199,14 @@ def find_stored_files(stores: StoreList, paths: Sequence[Path]) -> list[Path]:
     """
     stored = set(stores.image_keys.tolist())
     stored_sizes = {key >> 32 for key in stored}
-
-    def is_stored(path: Path) -> bool:
-        try:
-            if path.stat().st_size not in stored_sizes:
-                return False
-            data = read_input(path)
-        except OSError:
-            return False
-        return make_image_keys(np.array(len(data)), np.array(zlib.crc32(data))).item() in stored
-
-    workers = usable_cores()
-    with closing(map_in_threads(is_stored, paths, workers=workers, ahead=4 * workers)) as results:
-        return [path for path, is_shared in zip(paths, results) if is_shared]
+    found = []
+    for path in paths:
+        with suppress(OSError):
+            if path.stat().st_size in stored_sizes:
+                data = read_input(path)
+                if make_image_keys(np.array(len(data)), np.array(zlib.crc32(data))).item() in stored:
+                    found.append(path)
+    return found
 
 
 def describe_content(stores: StoreList) -> str:

@@ -5,6 +5,7 @@ After Ronchi and Perona, "Benchmarking and Error Diagnosis in Multi-Instance Pos
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +16,6 @@ import numpy as np
 
 from posenet.annotations.coco import CocoImage
 from posenet.annotations.people import read_split
-from posenet.annotations.skeleton_draft import skeleton_of
 from posenet.diagnosis.keypoint_errors import CORRECTIONS, LOCALISATION, MatchedResults, count_kinds
 from posenet.diagnosis.matching import (
     MAX_RESULTS,
@@ -32,7 +32,7 @@ from posenet.errors import DataError
 from posenet.files import write_atomically
 from posenet.progress_bar import progress_bar
 from posenet.settings import DataConfig, ExifFrame
-from posenet.skeleton import Skeleton, load_skeleton
+from posenet.skeleton import COCO, Skeleton, load_skeleton
 
 DIAGNOSIS_FILE = "diagnosis.json"
 MISSED_AT_50 = "missed_at_50"
@@ -179,7 +179,12 @@ def diagnose(
     Raises:
         DataError: a file cannot be used, or has other keypoints than the skeleton; the annotations contain no people.
     """
-    skeleton = skeleton_of(annotations) if skeleton is None else load_skeleton(skeleton)
+    if skeleton is None:
+        with contextlib.suppress(ModuleNotFoundError):  # a part of the package that may be left out
+            from posenet.annotations.skeleton_draft import skeleton_of
+
+            skeleton = skeleton_of(annotations)
+    skeleton = load_skeleton(skeleton or COCO)
     num_keypoints = len(skeleton.file_keypoints)
     split = read_split(annotations, image_ids, skeleton, images_dir, exif_frame)
     images = sorted(split.images, key=lambda image: image.id)  # in the order of pycocotools

@@ -6,7 +6,6 @@ An image depends only on its seed, split and index, so that any number of proces
 from __future__ import annotations
 
 import json
-import re
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -26,15 +25,9 @@ from posenet.threads import usable_cores
 
 SPLITS = {"train": 1, "val": 10_000_001}
 """The id of the first image of each split."""
-MARKER = "synthetic.json"
-"""The file with the settings of a data set; a folder without it belongs to others."""
 DEFAULT_SIZE = 320
 
 _LIMITS = {"workers": (1, 1024), "size": (64, 4096)}
-_OWN_NAMES = re.compile(
-    r"(train|val)2017/\d{12}\.jpg|(annotations/\.?person_keypoints_(train|val)2017|\.?synthetic)\.json(\.[\d-]+\.tmp)?"
-)
-"""The names of all files; a run that is killed may leave temporary ones."""
 
 
 def write_dataset(
@@ -44,26 +37,22 @@ def write_dataset(
     seed: int = 0,
     workers: int | None = None,
     size: int = DEFAULT_SIZE,
-    *,
-    overwrite: bool = False,
 ) -> None:
-    """Write ``train2017/``, ``val2017/``, ``annotations/person_keypoints_*2017.json`` and ``synthetic.json``.
+    """Write ``train2017/``, ``val2017/`` and ``annotations/person_keypoints_*2017.json`` into a new or empty folder.
 
     The annotations are written last. ``size`` is the longest side of the largest images in pixels. The ``workers`` are
-    processes; None starts one per core. With ``overwrite`` an earlier data set of this function is replaced.
-
-    ``DataError`` if a number is out of range, or the folder contains other files, or a data set without ``overwrite``.
+    processes; None starts one per core. ``DataError`` if a number is out of range, or the folder contains files.
     """
     workers = usable_cores() if workers is None else workers
-    numbers = {"train": train, "val": val, "seed": seed, "size": size}
-    for name, number in (numbers | {"workers": workers}).items():
+    numbers = {"train": train, "val": val, "seed": seed, "size": size, "workers": workers}
+    for name, number in numbers.items():
         lowest, highest = _LIMITS.get(name, (0, 10_000_000))
         if not lowest <= number <= highest:
             raise DataError(f"{name} is {number}; give {lowest} to {highest}")
-    _remove_earlier(output, overwrite)
+    if output.is_dir() and any(output.iterdir()):
+        raise DataError(f"{output} is not empty; choose another folder, or delete it")
     for folder in ("annotations", "train2017", "val2017"):
         (output / folder).mkdir(parents=True, exist_ok=True)
-    write_atomically(output / MARKER, json.dumps({"tool": "posenet make-synthetic"} | numbers).encode())
     for split, count in (("train", train), ("val", val)):
         write = partial(_write_image, output, seed, size, split)
         results = map(write, range(count)) if workers == 1 or count < 2 else _run_jobs(write, count, workers)
@@ -73,20 +62,6 @@ def write_dataset(
             content["annotations"] += people
         file = f"annotations/person_keypoints_{split}2017.json"
         write_atomically(output / file, json.dumps(content, separators=(",", ":")).encode())
-
-
-def _remove_earlier(output: Path, overwrite: bool) -> None:
-    """Remove the images and annotations of an earlier data set, but no link, whose target may be anything."""
-    files = [path for path in sorted(output.rglob("*")) if path.is_symlink() or not path.is_dir()]
-    for path in files:
-        name = path.relative_to(output).as_posix()
-        if path.is_symlink() or not _OWN_NAMES.fullmatch(name) or not (output / MARKER).is_file():
-            raise DataError(f"{output} contains {name}, which make-synthetic did not write: choose another folder")
-    if files and not overwrite:
-        raise DataError(f"{output} contains a data set; choose another folder, or replace it with --overwrite")
-    for path in files:
-        if path.name != MARKER:
-            path.unlink()
 
 
 def _run_jobs(write: Callable[[int], Any], count: int, workers: int) -> Iterator[Any]:

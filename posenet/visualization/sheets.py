@@ -1,24 +1,22 @@
-"""Sheets of labelled tiles: all maps of an image, training samples with their masks and target maps, and labels."""
+"""Sheets of labelled tiles: all maps of an image, and training samples with their masks and target maps."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
 
-from posenet.errors import DataError
-from posenet.images import to_bgr, write_image
+from posenet.images import to_bgr
 from posenet.person import Person
 from posenet.skeleton import Skeleton
 from posenet.visualization.drawing import MIDDLE, OUTLINE, draw_people
 
 if TYPE_CHECKING:  # sheets of maps need no PyTorch
     from posenet.data.dataset import Batch, PoseDataset
-    from posenet.data.store import Store
     from posenet.data.targets import TargetRenderer
 
 BACKGROUND = (32, 32, 32)  # BGR
@@ -35,14 +33,8 @@ SHEET_ASPECT = 1.5
 """Approximate width / height of a sheet of maps."""
 MIN_SAMPLE_WIDTH = 400
 """Narrower training samples have margins, so that the labels fit above them."""
-NUM_PREVIEWS = 8
-"""Number of training samples that are drawn."""
-NUM_LABELLED = 8
-"""Number of people on a sheet of labels, each of another image."""
-LABELLED_SIZE = 480
-"""Sides of their tiles in pixels."""
-PERSON_MARGIN = 0.15
-"""What is shown around them, relative to the longer side."""
+NUM_SAMPLES = 4
+"""Number of training samples on a sheet."""
 PERSON_MASK_COLOUR = (200, 160, 40)
 """BGR of people in the person mask."""
 UNSUPERVISED_COLOUR = (60, 60, 230)
@@ -118,28 +110,19 @@ def overlay_heatmap(image: np.ndarray, heatmap: np.ndarray) -> np.ndarray:
     return _blend(dimmed, colours, np.minimum(2 * values, 1)).round().astype(np.uint8)
 
 
-def preview_paths(folder: Path) -> list[Path]:
-    """Paths of the files that ``write_previews`` writes."""
-    return [folder / f"sample_{number:03d}.jpg" for number in range(1, NUM_PREVIEWS + 1)]
+def sheet_of_samples(dataset: PoseDataset, renderer: TargetRenderer) -> np.ndarray:
+    """Draw the first training samples of a run with batches of one; (H, W, 3) BGR uint8.
 
-
-def write_previews(dataset: PoseDataset, renderer: TargetRenderer, folder: Path) -> list[Path]:
-    """Write drawings of the first training samples, at most one epoch; ``DataError`` if one cannot be read."""
-    paths = []
-    for path, drawing in zip(preview_paths(folder), _draw_samples(dataset, renderer)):
-        write_image(path, drawing)
-        paths.append(path)
-    return paths
-
-
-def _draw_samples(dataset: PoseDataset, renderer: TargetRenderer) -> Iterator[np.ndarray]:
-    """Draw the training samples of the first epoch, in the order of a run with batches of one."""
+    ``DataError`` if one cannot be read.
+    """
     from posenet.data.loader import TrainSampler
 
-    for [(epoch, index)] in TrainSampler(len(dataset), 1, dataset.seed):
+    drawings = []
+    for [(epoch, index)] in itertools.islice(TrainSampler(len(dataset), 1, dataset.seed), NUM_SAMPLES):
         record, _ = dataset.read_record(index)
         title = f"{record.file_name}, sample {index}, epoch {epoch}"
-        yield draw_training_sample(dataset.__getitems__([(epoch, index)]), renderer, title)
+        drawings.append(draw_training_sample(dataset[epoch, index], renderer, title))
+    return contact_sheet(drawings, columns=2)
 
 
 def draw_training_sample(batch: Batch, renderer: TargetRenderer, title: str) -> np.ndarray:
@@ -159,44 +142,6 @@ def draw_training_sample(batch: Batch, renderer: TargetRenderer, title: str) -> 
         overlay = overlay_heatmap(image, maps.max(axis=0))
         tiles.append(label_tile(overlay, f"maximum of {len(maps)} {kind} maps", size))
     return contact_sheet(tiles, columns=2, title=title)
-
-
-def draw_label_sheet(store: Store, title: str) -> np.ndarray:
-    """Draw people of a store as they are annotated, with the names of their keypoints; (H, W, 3) BGR uint8.
-
-    A person's left is blue and the right orange. ``DataError`` if the store has no labelled person.
-    """
-    rows = {image: person for image, person in reversed(store.samples.tolist()) if person >= 0}
-    if not rows:
-        raise DataError(f"{store.path} has no person whose labels could be drawn; annotate some")
-    step = max(1, len(rows) // NUM_LABELLED)
-    tiles = []
-    for image in sorted(rows)[: step * NUM_LABELLED : step]:
-        record = store.read_record(image)
-        box = record.people["box"][rows[image]]
-        drawing = _draw_labels(record.decode_image(), record.joints[rows[image]], box, store.skeleton)
-        tiles.append(label_tile(drawing, record.file_name, (LABELLED_SIZE, LABELLED_SIZE)))
-    return contact_sheet(tiles, 4, title)
-
-
-def _draw_labels(image: np.ndarray, joints: np.ndarray, box: np.ndarray, skeleton: Skeleton) -> np.ndarray:
-    """What the box and the keypoints of a person cover, with the names of the keypoints."""
-    labelled = joints[:, 2] > 0
-    shown = np.concatenate([box[None, :2], box[None, :2] + box[None, 2:], joints[labelled, :2]])
-    margin = PERSON_MARGIN * np.ptp(shown, axis=0).max()
-    left, top = np.maximum(shown.min(axis=0) - margin, 0).astype(int).tolist()
-    right, bottom = np.ceil(shown.max(axis=0) + margin).astype(int).tolist()  # an end behind the image is its end
-    cut = image[top : max(bottom, top + 1), left : max(right, left + 1)]
-    factor = LABELLED_SIZE / max(cut.shape[:2])
-    cut = cv2.resize(cut, None, fx=factor, fy=factor, interpolation=cv2.INTER_AREA if factor < 1 else cv2.INTER_CUBIC)
-    points = (joints[:, :2] - (left, top) + 0.5) * factor - 0.5
-    keypoints = np.column_stack([points, labelled]).astype(np.float32)
-    drawing = draw_people(cut, [Person(keypoints, 1.0, skeleton)])
-    for keypoint, is_shown, (x, y) in zip(skeleton.keypoints, labelled, points.astype(int).tolist()):
-        if is_shown:
-            for colour, width in (((0, 0, 0), 3), ((255, 255, 255), 1)):
-                cv2.putText(drawing, keypoint, (x + 4, y - 4), _FONT, 0.35, colour, width, cv2.LINE_AA)
-    return drawing
 
 
 def _draw_joints(image: np.ndarray, joints: np.ndarray, skeleton: Skeleton) -> np.ndarray:

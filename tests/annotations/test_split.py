@@ -11,9 +11,14 @@ import pytest
 from posenet.annotations.split import split_annotations
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
+from tests.helpers.changed_annotations import read
 from tests.helpers.drawn_data import document, person, write_annotations, write_images
 
 CONTENT = document(range(1, 21), [person(image, image, (image, 20, 50, 60)) for image in range(1, 21)])
+
+
+def split(content: dict[str, Any], *arguments: Any, **options: Any) -> list[dict[str, Any]]:
+    return [part.document for part in split_annotations(read(content), *arguments, **options)]
 
 
 def boxes_of_images(content: dict[str, Any]) -> dict[str, Any]:
@@ -21,18 +26,24 @@ def boxes_of_images(content: dict[str, Any]) -> dict[str, Any]:
     return {names[entry["image_id"]]: entry["bbox"] for entry in content["annotations"]}
 
 
-def test_parts_have_every_image_once_and_are_a_function_of_the_seed(tmp_path: Path) -> None:
-    licenses = {"licenses": [{"id": 1, "name": "mine"}]}
-    path = write_annotations(tmp_path / "a.json", CONTENT | licenses)
-    parts = split_annotations(path, [0.7, 0.2, 0.1], seed=3)
-    assert [len(part["images"]) for part in parts] == [14, 4, 2]
-    assert parts == split_annotations(path, [0.7, 0.2, 0.1], seed=3)
-    assert parts != split_annotations(path, [0.7, 0.2, 0.1], seed=4)
+def test_every_image_is_in_the_part_that_its_name_gives() -> None:
+    content = CONTENT | {"licenses": [{"id": 1, "name": "mine"}]}
+    parts = split(content, [0.5, 0.3, 0.2])
+    assert [len(part["images"]) for part in parts] == [11, 5, 4]
     first, second, third = map(boxes_of_images, parts)
     assert first | second | third == boxes_of_images(CONTENT)
-    assert all(part["licenses"] == licenses["licenses"] for part in parts)
-    ids = [image["id"] for image in parts[0]["images"]]
-    assert ids == sorted(ids) and ids != list(range(1, 15)), "in file order, drawn from everywhere"
+    assert all(part["licenses"] == content["licenses"] for part in parts)
+    new = CONTENT["images"][0] | {"id": 99, "file_name": "new.jpg"}
+    more = content | {"images": [*content["images"], new]}
+    again = split(more, [0.5, 0.3, 0.2])
+    assert [image["file_name"] for image in again[0]["images"]][-1] == "new.jpg", "it shows nobody"
+    assert again[1:] == parts[1:]
+
+
+def test_no_part_is_empty() -> None:
+    few = document([1, 2, 3], [person(image, image) for image in (1, 2, 3)])
+    for shares in ([0.98, 0.01, 0.01], [0.01, 0.98, 0.01], [0.01, 0.01, 0.98]):
+        assert [len(part["images"]) for part in split(few, shares)] == [1, 1, 1]
 
 
 def test_copies_of_an_image_stay_together(tmp_path: Path) -> None:
@@ -41,26 +52,23 @@ def test_copies_of_an_image_stay_together(tmp_path: Path) -> None:
     names = [image["file_name"] for image in content["images"]]
     for copy in names[1:6]:
         (folder / copy).write_bytes((folder / names[0]).read_bytes())
-    path = write_annotations(tmp_path / "a.json", content)
 
-    def copies_in_first_part(seed: int, *images: Path) -> int:
-        part = split_annotations(path, [0.5, 0.5], seed, *images)[0]
+    def copies_in_first_part(*images: Path) -> int:
+        part = split(content, [0.5, 0.5], *images)[0]
         return len({image["file_name"] for image in part["images"]} & set(names[:6]))
 
-    assert all(copies_in_first_part(seed, folder) in (0, 6) for seed in range(5))
-    assert not all(copies_in_first_part(seed) in (0, 6) for seed in range(5))
+    assert copies_in_first_part(folder) in (0, 6) and copies_in_first_part() not in (0, 6)
     (folder / names[0]).unlink()
     with pytest.raises(DataError, match=f"cannot read .*{names[0]}"):
-        split_annotations(path, [0.5, 0.5], 0, folder)
+        copies_in_first_part(folder)
 
 
 @pytest.mark.parametrize(
-    "shares, message", [([0.5, 0.6], "a sum of 1"), ([1, 0], "not above 0"), ([0.99, 0.01], "too few images")]
+    "shares, message", [([0.5, 0.6], "a sum of 1"), ([1, 0], "not above 0"), ([0.04] * 25, "keypoints in 20 images")]
 )
-def test_shares_that_cannot_be_drawn_are_refused(tmp_path: Path, shares: list[float], message: str) -> None:
-    path = write_annotations(tmp_path / "a.json", CONTENT)
+def test_shares_that_cannot_be_drawn_are_refused(shares: list[float], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        split_annotations(path, shares)
+        split(CONTENT, shares)
 
 
 def test_the_tool_replaces_no_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,9 +79,10 @@ def test_the_tool_replaces_no_input(tmp_path: Path, capsys: pytest.CaptureFixtur
         status = run_tool("annotations", ["split", str(path), *map(str, words)])
         return status, "".join(capsys.readouterr())
 
-    status, shown = run("--shares", 0.5, 0.5, "--seed", 3, "--output", train, val)
-    assert status == 0 and f"wrote {train}: 10 images, " in shown and f"wrote {val}: 10 images" in shown
-    assert json.loads(val.read_text()) == split_annotations(path, [0.5, 0.5], 3)[1]
+    status, shown = run("--shares", 0.5, 0.5, "--output", train, val)
+    parts = split(CONTENT, [0.5, 0.5])
+    assert status == 0 and f"wrote {train}: {len(parts[0]['images'])} images, " in shown
+    assert json.loads(val.read_text()) == parts[1]
     assert "2 x --shares" in run("--output", tmp_path / "few.json")[1]
     assert run("--output", train, val)[0] == run("--output", path, val, "--overwrite")[0] == 2
     assert json.loads(path.read_text()) == CONTENT

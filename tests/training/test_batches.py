@@ -185,7 +185,7 @@ def test_a_run_whose_worker_is_killed_ends_saved_and_resumes_exactly(
     callbacks = [AfterStep(3, kill)] if place == "epoch" else []
     if place == "validation":
         monkeypatch.setattr(validation, "compute_losses", kill_in_validation)
-    with limit_of_time(60), pytest.raises(DataError, match="SIGKILL"):
+    with limit_of_time(60), pytest.raises(DataError, match="the data workers failed"):
         train_tiny(stores, tmp_path / "run", *WITH_WORKERS, callbacks=callbacks)
     monkeypatch.undo()
     assert workers_beside(others) == []

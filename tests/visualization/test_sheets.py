@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from posenet.data.build import build_store
 from posenet.data.dataset import Batch, PoseDataset
 from posenet.data.store import Store
 from posenet.data.targets import TargetRenderer
-from posenet.errors import DataError
 from posenet.inference.media.sources import Source
 from posenet.settings import Config
 from posenet.skeleton import COCO
@@ -23,15 +21,11 @@ from posenet.visualization.sheets import (
     GAP,
     LABEL_HEIGHT,
     MIN_SAMPLE_WIDTH,
-    NUM_PREVIEWS,
-    contact_sheet,
     draw_heatmap_sheet,
-    draw_label_sheet,
     draw_training_sample,
     label_tile,
-    write_previews,
+    sheet_of_samples,
 )
-from tests.helpers.drawn_data import write_coco
 
 SIZE = 128
 SAMPLE_SHEET = (LABEL_HEIGHT + 2 * (LABEL_HEIGHT + SIZE + GAP) + GAP, 2 * (MIN_SAMPLE_WIDTH + GAP) + GAP)
@@ -61,21 +55,6 @@ def test_a_tile_shows_the_whole_image_below_its_label_and_note(texts: list[str])
     note_only = label_tile(image, "", (150, 200), "0.93")
     columns = (note_only[:LABEL_HEIGHT] > 60).any(axis=(0, 2))
     assert np.array_equal(tile[:LABEL_HEIGHT, columns], note_only[:LABEL_HEIGHT, columns]), "the label ends before it"
-
-
-@pytest.mark.parametrize("title", ["", "a title"])
-def test_a_sheet_holds_all_tiles_in_rows(title: str) -> None:
-    tiles = [np.full((20, 200, 3), 50 * number, np.uint8) for number in range(1, 6)]
-    sheet = contact_sheet(tiles, 3, title)
-    title_height = LABEL_HEIGHT if title else 0
-    assert sheet.shape == (title_height + 2 * (20 + GAP) + GAP, 3 * (200 + GAP) + GAP, 3)
-    for index, tile in enumerate(tiles):
-        row, column = divmod(index, 3)
-        top = title_height + GAP + row * (20 + GAP)
-        left = GAP + column * (200 + GAP)
-        assert np.array_equal(sheet[top : top + 20, left : left + 200], tile)
-    assert (sheet[:title_height] > 150).any() == bool(title)
-    assert contact_sheet(tiles[:2], 7).shape[1] == 2 * (200 + GAP) + GAP, "no wider than its tiles"
 
 
 @pytest.mark.parametrize("size", [(300, 400), (400, 300), (1, 1), (2, 3000), (3000, 2)])
@@ -140,21 +119,8 @@ def test_a_training_sample_is_drawn_where_it_is() -> None:
     assert (masks[:90, 40:] == 128).all()
 
 
-def test_the_first_samples_of_an_epoch_have_one_drawing_each(stores: dict[str, Path], tmp_path: Path) -> None:
+def test_a_sheet_of_samples_shows_the_first_of_an_epoch(stores: dict[str, Path]) -> None:
     with Store(stores["val"]) as store:
-        dataset = PoseDataset(store, (SIZE, 2 * SIZE))
-        renderer = TargetRenderer.from_config(Config())
-        paths = write_previews(dataset, renderer, tmp_path / "new" / "folder")
-        assert len(paths) == min(len(dataset), NUM_PREVIEWS) and len(set(paths)) == len(paths)
-    assert all(cv2.imread(str(path)).shape == (*SAMPLE_SHEET, 3) for path in paths)
-
-
-def test_a_sheet_of_labels_shows_people_of_other_images_each(stores: dict[str, Path], tmp_path: Path) -> None:
-    with Store(stores["val"]) as store:
-        count = min(8, len(set(store.samples[:, 0].tolist())))
-        sheet = draw_label_sheet(store, "title")
-    height, width = -(-count // 4) * (LABEL_HEIGHT + 480 + GAP) + GAP + LABEL_HEIGHT, min(count, 4) * (480 + GAP) + GAP
-    assert sheet.shape == (height, width, 3) and (sheet == 255).all(axis=2).any(), "names of keypoints are white"
-    build_store(write_coco(tmp_path)[0], None, tmp_path / "nobody.h5", progress=False)
-    with Store(tmp_path / "nobody.h5") as store, pytest.raises(DataError, match=r"nobody\.h5 has no person"):
-        draw_label_sheet(store, "title")
+        sheet = sheet_of_samples(PoseDataset(store, (SIZE, 2 * SIZE)), TargetRenderer.from_config(Config()))
+    height, width = SAMPLE_SHEET
+    assert sheet.shape == (2 * (height + GAP) + GAP, 2 * (width + GAP) + GAP, 3)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from posenet.annotations.adjustments import SINGLE_PLACES, SINGLE_SHARE
-from posenet.annotations.coco import AnnotationFile, Mask, Names
+from posenet.annotations.adjustments import are_few
+from posenet.annotations.coco import AnnotationFile, Names
 from posenet.annotations.outlines import EDGE_MARGIN, boxes_around, distances_from_boxes
-from posenet.annotations.twins import find_twins, pair_by_statement
+from posenet.annotations.twins import find_twins
 from posenet.skeleton.known_names import Pair, pair_left_right
 from posenet.skeleton.skeleton import compare_names, twins
 
@@ -37,25 +37,25 @@ MIN_OTHER_PAIRS = 3
 """Smallest number of other pairs that must agree for a report of a single annotation."""
 
 
-def find_suspicious(file: AnnotationFile, measures_twins: bool) -> None:
+def find_suspicious(file: AnnotationFile) -> None:
     """Add contradictions and warnings to the adjustments of a file; see ``read_annotation_file``."""
     _compare_categories(file)
     if not file.adjustments.contradictions:  # others would only follow from them
         _compare_keypoints(file)
         _compare_boxes(file)
-        _compare_sides(file, measures_twins)
+        _compare_sides(file)
 
 
 def _compare_categories(file: AnnotationFile) -> None:
-    said, people, categories = file.adjustments, file.columns, file.categories
+    adjustments, people, categories = file.adjustments, file.columns, file.categories
     groups = [category.keypoints for category in categories.parsed]
     has_used = bool(categories.is_used.any())
     if not any(groups):
-        said.add("contradiction", "no-keypoints")
+        adjustments.add("contradiction", "no-keypoints")
     elif file.skeleton is not None and not has_used:
         expected = file.skeleton.file_names
         closest = max(groups, key=lambda names: len(set(names) & set(expected)))
-        said.add("contradiction", "no-such-keypoints", [compare_names(closest, expected)])
+        adjustments.add("contradiction", "no-such-keypoints", [compare_names(closest, expected)])
     counts = np.bincount(people.category_rows, minlength=len(groups)).tolist()
     others = [
         f"{category.name}: {count} annotations"
@@ -63,78 +63,71 @@ def _compare_categories(file: AnnotationFile) -> None:
         if category.keypoints and not is_used and count and has_used
     ]
     if others:
-        said.add("left out", "other-keypoints", others)
+        adjustments.add("left out", "other-keypoints", others)
     if len(file.groups_of_names()) > 1:
-        said.add("warning", "several-skeletons", [one.name for one in categories.parsed if one.keypoints])
+        adjustments.add("warning", "several-skeletons", [one.name for one in categories.parsed if one.keypoints])
     has_list = np.array([bool(entry.get("keypoints")) for entry in people.entries], bool)
     lists_none = np.array([not names for names in groups] or [False], bool)[people.category_rows]
-    said.add_rows("left out", "no-category", has_list & lists_none & any(groups), people.ids)
+    adjustments.add_rows("left out", "no-category", has_list & lists_none & any(groups), people.ids)
 
 
 def _compare_keypoints(file: AnnotationFile) -> None:
-    said, people, is_person = file.adjustments, file.columns, file.columns.is_labelled_person
+    adjustments, people, is_person = file.adjustments, file.columns, file.columns.is_labelled_person
     points, is_labelled = people.keypoints[..., :2], people.is_labelled
     used = itertools.compress(people.entries, people.is_used)
     if not is_person.any() and any(any(entry.get("keypoints") or ()) for entry in used):
-        said.add("contradiction", "nothing-labelled")
+        adjustments.add("contradiction", "nothing-labelled")
     for names, is_member in file.groups_of_names().items():
         of_group = is_labelled[is_person & is_member]  # (P, K)
         never = [name for name, labels in zip(names, of_group.T) if not labels.any()]
         if len(of_group) >= MIN_EXAMPLES and never:
-            said.add("warning", "never-labelled", never)
+            adjustments.add("warning", "never-labelled", never)
     is_hidden = (~is_labelled & (points != 0).any(axis=2)).any(axis=1)
-    said.add_rows("warning", "unlabelled-place", is_hidden & is_person, people.ids)
+    adjustments.add_rows("warning", "unlabelled-place", is_hidden & is_person, people.ids)
     low = points.min(axis=1, where=is_labelled[..., None], initial=np.inf)
     high = points.max(axis=1, where=is_labelled[..., None], initial=-np.inf)
-    is_one_place = is_person & (people.num_labelled >= 3) & (low == high).all(axis=1)
-    if _are_many(is_one_place, is_person, ELSEWHERE):
-        said.add_rows("contradiction", "one-place", is_one_place, people.ids)
     per_image = np.bincount(people.image_rows[is_person], minlength=len(file.images))
-    said.add_rows("warning", "many-people", per_image > MAX_RESULTS, [image.file_name for image in file.images])
+    adjustments.add_rows("warning", "many-people", per_image > MAX_RESULTS, [image.file_name for image in file.images])
     is_before = is_person & (low < -EDGE_MARGIN).any(axis=1)
     is_outside = is_before | is_person & (high > file.sizes[:, ::-1] + EDGE_MARGIN).any(axis=1)
-    if is_before.sum() < ONE_SIDED * is_outside.sum() and _are_many(is_outside, is_person):
-        said.add_rows("contradiction", "outside", is_outside, people.ids)
+    if is_before.sum() < ONE_SIDED * is_outside.sum() and not are_few(is_outside.sum(), is_person.sum()):
+        adjustments.add_rows("contradiction", "outside", is_outside, people.ids)
 
 
 def _compare_boxes(file: AnnotationFile) -> None:
-    said, people, is_person = file.adjustments, file.columns, file.columns.is_labelled_person
+    adjustments, people, is_person = file.adjustments, file.columns, file.columns.is_labelled_person
     distances = np.where(people.is_labelled, distances_from_boxes(people.keypoints[..., :2], people.boxes), 0)
     num_outside = (distances > OUTSIDE_BOX).sum(axis=1)
     is_elsewhere = is_person & (num_outside >= 2) & (num_outside >= 0.5 * people.num_labelled)
-    if _are_many(is_elsewhere, is_person, ELSEWHERE):
-        said.add_rows("contradiction", "box-elsewhere", is_elsewhere, people.ids)
+    if not are_few(is_elsewhere.sum(), is_person.sum(), ELSEWHERE):
+        adjustments.add_rows("contradiction", "box-elsewhere", is_elsewhere, people.ids)
         return
-    said.add_rows("warning", "far-from-box", is_person & (distances > FAR).any(axis=1), people.ids)
+    adjustments.add_rows("warning", "far-from-box", is_person & (distances > FAR).any(axis=1), people.ids)
     ends = people.boxes[:, :2] + people.boxes[:, 2:]
     is_beyond = people.is_object & (ends > BOX_MARGIN * file.sizes[:, ::-1]).any(axis=1)
-    if _are_many(is_beyond, people.is_object):
-        said.add_rows("contradiction", "box-outside", is_beyond, people.ids)
+    if not are_few(is_beyond.sum(), people.is_object.sum()):
+        adjustments.add_rows("contradiction", "box-outside", is_beyond, people.ids)
 
 
-def _are_many(found: Mask, people: Mask, share: float = SINGLE_SHARE) -> bool:
-    return bool(found.sum() > max(SINGLE_PLACES, share * people.sum()))
-
-
-def _compare_sides(file: AnnotationFile, measures_twins: bool) -> None:
+def _compare_sides(file: AnnotationFile) -> None:
     """Name the pairs that the skeleton has otherwise than the names, exchanged sides, and what tells no sides."""
     skeleton, people = file.skeleton, file.columns
-    others, swapped, unknown = [], [], []
+    others: list[str] = []
+    swapped: list[str] = []
+    unknown: list[str] = []
     for names, is_member in file.groups_of_names().items():
         rows = np.flatnonzero(is_member & people.is_labelled_person)
         joints = people.keypoints[rows, : len(names)]
         category = next(category for category in file.categories.parsed if category.keypoints == names)
-        pairs = pair_by_statement(names, category.flip_idx, category.name)
+        pairs, unpaired = find_twins(names, category.flip_idx, category.name)
         if skeleton is not None:
             spelled = dict(zip(skeleton.file_keypoints, names))
             pairs = tuple((spelled[a], spelled[b]) for a, b in skeleton.left_right if a in spelled and b in spelled)
             others += [name for name, twin in twins(pair_left_right(names)).items() if twins(pairs).get(name) != twin]
         swapped += [f"{people.ids[rows[row]]} ({', '.join(pair)})" for row, pair in _find_swapped(names, pairs, joints)]
         # A skeleton with pairs, or one that lets nothing be mirrored, has decided.
-        if measures_twins and (skeleton is None or (skeleton.mirror and not skeleton.left_right)):
-            found = find_twins(names, joints, category.flip_idx, category.name)
-            if not found.mirror or (skeleton is not None and found.pairs):
-                unknown.append(found.message)
+        if skeleton is None or (skeleton.mirror and not skeleton.left_right):
+            unknown += unpaired
     for code, places in {"flip-pairs": others, "swapped-here": swapped, "no-sides": unknown}.items():
         if places:
             file.adjustments.add("warning", code, places)

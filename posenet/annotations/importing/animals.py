@@ -7,12 +7,15 @@ are there, so that labels go to other images where some are missing.
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
+import cv2
 import numpy as np
 
 from posenet.annotations.image_files import ImageFiles
@@ -21,17 +24,16 @@ from posenet.annotations.importing.imported import (
     ImportedAnnotations,
     Object,
     Source,
-    frame_paths,
-    is_current,
     readable,
     to_coco,
-    write_frame,
-    write_frames,
 )
 from posenet.errors import ConfigError, DataError
 from posenet.files import read_input
+from posenet.images import write_image
 
 CATEGORY = "animal"
+FrameReader = Callable[[Sequence[int]], Iterator[tuple[int, np.ndarray]]]
+"""From numbers of frames to these frames, BGR."""
 _HEADER = ("scorer", "individuals", "bodyparts", "coords")
 
 
@@ -74,7 +76,7 @@ def import_deeplabcut(source: Source) -> ImportedAnnotations:
         raise DataError(
             f"no image of {source.path} is there; copy the folders labeled-data too, or name one with --images DIR"
         )
-    return to_coco(dict(sorted(objects_of.items())), list(source.keypoints or names), source)
+    return to_coco(dict(sorted(objects_of.items())), list(names), source)
 
 
 def _read_row(columns: Sequence[tuple[str, str, str]], cells: Sequence[str]) -> list[Object]:
@@ -127,10 +129,8 @@ def import_sleap(source: Source) -> ImportedAnnotations:
             objects_of[image] = [Object(category, _points(instance)) for instance in own[index].user_instances]
     if not objects_of:
         raise DataError(f"no image and no video of {path} is in {files.folder}; name their folder with --images DIR")
-    names = list(source.keypoints or skeleton.node_names)
-    return to_coco(
-        objects_of, names, source, edges=skeleton.edge_names, twins=list(map(tuple, skeleton.symmetry_names))
-    )
+    names, twins = skeleton.node_names, list(map(tuple, skeleton.symmetry_names))
+    return to_coco(objects_of, names, source, edges=skeleton.edge_names, twins=twins)
 
 
 def _points(instance: Any) -> dict[str, tuple[float, float, int]]:
@@ -154,11 +154,7 @@ def _find_frames(
         found = {frame: Path(at) if Path(at).is_file() else files.find(at) for frame, at in listed.items()}
         return {frame: path for frame, path in found.items() if path is not None}
     if str(name).endswith((".slp", ".h5", ".nwb")):  # the images are in the file of the labels itself
-        paths = frame_paths(source, f"video{number}", frames)
-        for frame, path in paths.items():
-            if not is_current(path, Path(name)):
-                write_frame(path, _read_embedded(video, frame), Path(name))
-        return paths
+        return _write_frames(source, Path(name), f"video{number}", frames, functools.partial(_read_embedded, video))
     # A video that was moved is found by the end of its path, unless that is the end of another one, too.
     parts = PureWindowsPath(name).parts
     others = {PureWindowsPath(str(one.filename)).parts for one in videos} - {parts}
@@ -166,12 +162,39 @@ def _find_frames(
     own = [end for end in ends if all(other[-len(end) :] != end for other in others)]
     for path in (Path(name), *(files.folder.joinpath(*end) for end in own)):
         if path.is_file():
-            return write_frames(source, path, f"video{number}_{path.stem}", frames)
+            stem = f"video{number}_{path.stem}"
+            return _write_frames(source, path, stem, frames, functools.partial(_read_in_order, path))
     return {}
 
 
-def _read_embedded(video: Any, frame: int) -> np.ndarray:
-    with readable(f"frame {frame} in {video.filename}", Exception):
-        video.open()
-        image = video[frame]
-    return np.ascontiguousarray(image[..., ::-1] if image.shape[-1] == 3 else np.repeat(image[..., :1], 3, axis=-1))
+def _write_frames(source: Source, video: Path, stem: str, numbers: Sequence[int], read: FrameReader) -> dict[int, Path]:
+    """Write frames of a video as images, with the time of the video, unless they are current; return their paths."""
+    folder = source.frames or source.path.with_name(f"{source.path.stem}_frames")
+    paths = {number: folder / f"{stem}_{number:06d}.png" for number in numbers}
+    time = video.stat().st_mtime_ns
+    missing = [number for number, path in paths.items() if not path.exists() or path.stat().st_mtime_ns != time]
+    for number, image in read(missing):
+        write_image(paths[number], image)
+        os.utime(paths[number], ns=(time, time))
+    return paths
+
+
+def _read_in_order(path: Path, numbers: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
+    """Frames of a video, which is read from its beginning because seeking is not exact in all formats."""
+    capture = cv2.VideoCapture(str(path))
+    for number in range(max(numbers, default=-1) + 1):
+        is_there, image = capture.read() if number in numbers else (capture.grab(), None)
+        if not is_there:
+            raise DataError(f"frame {number} of {path} cannot be read; give the video that was labelled, complete")
+        if image is not None:
+            yield number, image
+    capture.release()
+
+
+def _read_embedded(video: Any, frames: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
+    for frame in frames:
+        with readable(f"frame {frame} in {video.filename}", Exception):
+            video.open()
+            image = video[frame]
+        is_coloured = image.shape[-1] == 3
+        yield frame, np.ascontiguousarray(image[..., ::-1] if is_coloured else np.repeat(image[..., :1], 3, axis=-1))

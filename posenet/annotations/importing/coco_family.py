@@ -26,64 +26,44 @@ LEFT_HAND, RIGHT_HAND = (
 )
 WHOLE_BODY = (*BODY, *FEET, *FACE, *LEFT_HAND, *RIGHT_HAND)
 """The 133 keypoints of COCO-WholeBody."""
+KEPT = ("id", "image_id", "category_id", "iscrowd", "bbox", "segmentation", "area")
+"""What annotations of COCO-WholeBody keep beside their keypoints."""
 HALPE_FEET = [f"{side}_{part}" for part in ("big_toe", "small_toe", "heel") for side in ("left", "right")]
 HALPE_BODY = (*BODY, "head", "neck", "hip", *HALPE_FEET)
 HALPE = (*HALPE_BODY, *FACE, *LEFT_HAND, *RIGHT_HAND)
 """The 136 keypoints of Halpe; the first 26 are a set of their own."""
 
-PARTS: dict[str | None, tuple[tuple[str, ...], tuple[str, ...], str]] = {
-    "body": (BODY, ("keypoints",), ""),
-    "feet": (FEET, ("foot_kpts",), ""),
-    "face": (FACE, ("face_kpts",), "face_box"),
-    "left_hand": (LEFT_HAND, ("lefthand_kpts",), "lefthand_box"),
-    "right_hand": (RIGHT_HAND, ("righthand_kpts",), "righthand_box"),
-    None: (WHOLE_BODY, ("keypoints", "foot_kpts", "face_kpts", "lefthand_kpts", "righthand_kpts"), ""),
-}
-"""Of what COCO-WholeBody can be read as: the keypoints, the lists of an annotation that have them, and its own box."""
+WHOLE_BODY_LISTS = ("keypoints", "foot_kpts", "face_kpts", "lefthand_kpts", "righthand_kpts")
+"""The lists of an annotation that have them, in this order."""
 _LENGTHS = {len(names): names for names in (WHOLE_BODY, HALPE, HALPE_BODY)}
 
 
 def import_coco(source: Source) -> ImportedAnnotations:
     """Read a COCO keypoint file, or one of its family."""
-    document, path, part = source.content, source.path, source.part
+    document, path = source.content, source.path
     sections = select_sections(document, path, ["images"])
     annotations = sections["annotations"]
-    is_whole_body = any("face_kpts" in entry or "foot_kpts" in entry for entry in annotations)
-    if part is not None and (part not in PARTS or not is_whole_body):
-        parts = ", ".join(filter(None, PARTS))
-        raise DataError(f"{path} has no part {part}; leave out --part NAME, or choose one of COCO-WholeBody: {parts}")
     if (document.get("info") or {}).get("contributor") == "Label Studio":
         boxes = Counter(str(entry.get("image_id")) for entry in annotations if not entry.get("keypoints"))
         if max(boxes.values(), default=0) > 1:
             raise DataError(
                 f"{path} joins the keypoints of several objects; export the project from Label Studio as JSON"
             )
-    if is_whole_body:
-        sections = _read_parts(sections, part)
+    if any("face_kpts" in entry or "foot_kpts" in entry for entry in annotations):
+        sections = _join_parts(sections)
     folder, images = _locate(sections["images"], source)
     own = sections | {"images": images, "categories": _name_keypoints(sections)}
     return ImportedAnnotations(document | own, folder, ())
 
 
-def _read_parts(sections: dict[str, list[Entry]], part: str | None) -> dict[str, list[Entry]]:
-    """The annotations of COCO-WholeBody with the keypoints of one part, or of all.
-
-    A person without the part keeps the box of the whole person, which training then ignores.
-    """
-    names, keys, box = PARTS[part]
+def _join_parts(sections: dict[str, list[Entry]]) -> dict[str, list[Entry]]:
+    """The annotations of COCO-WholeBody with all 133 keypoints in one list."""
     annotations = []
     for entry in sections["annotations"]:
-        values = [value for key in keys for value in entry.get(key) or []]
-        count = 3 * len(names)
-        values = values if len(values) == count else (values + [0] * count)[:count]
-        own: Entry = {key: entry[key] for key in ("id", "image_id", "category_id", "iscrowd", "bbox") if key in entry}
-        if not box:
-            own |= {key: entry[key] for key in ("segmentation", "area") if key in entry}
-        elif any(values[2::3]) and all(side > 0 for side in (entry.get(box) or [0])[2:]):
-            own["bbox"] = entry[box]
-        annotations.append(own | {"keypoints": values})
-    shape = shape_of(names) | ({"name": part} if box else {})
-    categories = [category | shape for category in sections["categories"]]
+        values = [value for key in WHOLE_BODY_LISTS for value in entry.get(key) or []]
+        own: Entry = {key: entry[key] for key in KEPT if key in entry}
+        annotations.append(own | {"keypoints": (values + [0] * 399)[:399]})
+    categories = [category | shape_of(WHOLE_BODY) for category in sections["categories"]]
     return sections | {"annotations": annotations, "categories": categories}
 
 

@@ -5,7 +5,8 @@ A format is recognised by the content of a file or a folder; see ``FORMATS``, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,13 +17,7 @@ from posenet.annotations.importing.animals import find_tables, import_deeplabcut
 from posenet.annotations.importing.coco_family import import_coco, import_posetrack
 from posenet.annotations.importing.imported import ImportedAnnotations, Source, readable
 from posenet.annotations.importing.labelling_tools import import_cvat, import_label_studio, import_labelme
-from posenet.annotations.importing.published_sets import (
-    import_aic,
-    import_interhand,
-    import_lsp,
-    import_mpii,
-    import_ochuman,
-)
+from posenet.annotations.importing.published_sets import import_aic, import_interhand, import_lsp, import_mpii
 from posenet.annotations.importing.yolo_pose import import_yolo_pose
 from posenet.errors import DataError
 from posenet.files import read_input
@@ -50,7 +45,6 @@ FORMATS = (
     Format("Labelme", "labelme", "", import_labelme),
     Format("CVAT", "xml", "annotations", import_cvat),
     Format("PoseTrack18", "posetrack", "", import_posetrack),
-    Format("OCHuman", "object", "images keypoint_names", import_ochuman),
     Format("COCO", "object", "images categories", import_coco),
     Format("InterHand", "object", "images annotations.joint_valid", import_interhand),
     Format("COCO", "object", "images annotations", import_coco),
@@ -72,8 +66,6 @@ def read_annotations(
     *,
     images: str | Path | None = None,
     split: str | None = None,
-    keypoints: Sequence[str] | None = None,
-    part: str | None = None,
     frames: Path | None = None,
 ) -> ImportedAnnotations:
     """Read a data set in any of ``FORMATS`` as a COCO-shaped document, with the folder of its images and remarks.
@@ -82,8 +74,6 @@ def read_annotations(
         path: a file, or a folder whose files are one data set together.
         images: folder of the images, at any depth; None searches beside the annotations.
         split: of YOLO-pose, the part to read; None is train. Other formats have no parts.
-        keypoints: their names in order, for formats that do not state them.
-        part: of COCO-WholeBody; see ``coco_family.PARTS``.
         frames: folder for the frames of videos; None for one beside the annotations.
 
     Raises:
@@ -91,12 +81,10 @@ def read_annotations(
         DataError: the format is not known, a file is damaged, or no image is found.
     """
     format_, source = recognise(path)
-    for option, value, reader in (("part", part, import_coco), ("split", split, import_yolo_pose)):
-        if value is not None and format_.read is not reader:
-            kind = {"part": "COCO-WholeBody", "split": "YOLO-pose"}[option]
-            raise DataError(f"{path} is {format_.name}; leave out --{option} NAME, which is for {kind}")
+    if split is not None and format_.read is not import_yolo_pose:
+        raise DataError(f"{path} is {format_.name}; leave out --split NAME, which is for YOLO-pose")
     with readable(source.path):
-        return format_.read(replace(source, images=images, split=split, keypoints=keypoints, part=part, frames=frames))
+        return format_.read(replace(source, images=images, split=split, frames=frames))
 
 
 def recognise(path: str | Path) -> tuple[Format, Source]:
@@ -159,7 +147,11 @@ def _open_file(path: Path) -> Source:
         is_copy = path.stem.startswith("CollectedData_")
         return _open_file(path.with_suffix(".csv")) if is_copy else Source(path, "hdf5")
     if data.startswith(b"MATLAB") or suffix == ".mat":
-        return _open_mat(path)
+        from scipy.io import loadmat  # takes a quarter of a second
+
+        with readable(path, Exception), contextlib.suppress(NotImplementedError):
+            return Source(path, "mat", dict(loadmat(path, simplify_cells=True)))
+        return Source(path, "hdf5")  # as files of Matlab 7.3 are
     if data.startswith((b"scorer,", b"scorer;", b"scorer\t")):
         return Source(path, "tables", [path])
     if suffix in (".yaml", ".yml"):
@@ -173,13 +165,3 @@ def _open_file(path: Path) -> Source:
             return Source(path, "list", content)
         return Source(path, "labelme", {path: content}) if _has(content, LABELME) else Source(path, "object", content)
     return Source(path, "unknown")
-
-
-def _open_mat(path: Path) -> Source:
-    from scipy.io import loadmat  # takes a quarter of a second
-
-    with readable(path, Exception):
-        try:
-            return Source(path, "mat", dict(loadmat(path, simplify_cells=True)))
-        except NotImplementedError:  # a file of Matlab 7.3 is HDF5
-            return Source(path, "hdf5")

@@ -9,18 +9,18 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-import cv2
 import numpy as np
 
+from posenet.annotations.adjustments import are_few
 from posenet.annotations.coco import COCO_CATEGORY, Entry
 from posenet.annotations.image_files import find_images_near
 from posenet.errors import DataError, PosenetError
-from posenet.images import read_header, write_image
+from posenet.images import read_header
 from posenet.messages import to_single_line
 from posenet.progress_bar import progress_bar
 from posenet.skeleton import COCO
@@ -28,13 +28,9 @@ from posenet.threads import map_in_threads, usable_cores
 
 DECIMALS = 3
 """Decimals of coordinates and areas."""
-FEW = 0.05
-"""Share of the images that may have faults of their own. If more have, the fault is that of the whole set."""
 SHOWN_NAMES = 5
 """Number of names in a note."""
 MISSING_IMAGES = "images that are not in the folder, or that several files may be, left out"
-
-Content = TypeVar("Content")
 
 
 @dataclass(frozen=True)
@@ -48,11 +44,11 @@ class Source:
     """A document, the root of XML, the variables of a MAT file; the paths of tables; other files by their paths."""
     images: str | Path | None = None
     split: str | None = None
-    keypoints: Sequence[str] | None = None
-    part: str | None = None
     frames: Path | None = None
     notes: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     """What is left out, or done in another way than stated, with the names of the images or tasks."""
+    faults: list[str] = field(default_factory=list)
+    """Why images or tasks cannot be read; these are left out if they are few."""
 
 
 class Object(NamedTuple):
@@ -92,51 +88,8 @@ def readable(path: object, errors: type[Exception] | tuple[type[Exception], ...]
         raise DataError(f"cannot use {reason}; check the path, the permissions and the disk") from error
 
 
-def by_file(objects_of: Mapping[str, Content], source: Source) -> dict[Path, Content]:
-    """What the images have, by their files in place of their names; ``DataError`` if none is there."""
-    _, found = find_images_near(source.path, source.images, list(objects_of))
-    source.notes[MISSING_IMAGES] += [name for name in objects_of if name not in found]
-    return {file: objects_of[name] for name, file in found.items()}
-
-
-def frame_paths(source: Source, stem: str, numbers: Iterable[int]) -> dict[int, Path]:
-    """Where frames of a video are written as images, by their numbers."""
-    folder = source.frames or source.path.with_name(f"{source.path.stem}_frames")
-    return {number: folder / f"{stem}_{number:06d}.png" for number in numbers}
-
-
-def is_current(frame: Path, video: Path) -> bool:
-    """Whether an image was written from this video, or this file of images, as it is now."""
-    return frame.exists() and frame.stat().st_mtime_ns == video.stat().st_mtime_ns
-
-
-def write_frame(frame: Path, image: np.ndarray, video: Path) -> None:
-    """Write a frame of a video as an image, with the time of the video."""
-    write_image(frame, image)
-    time = video.stat().st_mtime_ns
-    os.utime(frame, ns=(time, time))
-
-
-def write_frames(source: Source, video: Path, stem: str, numbers: Iterable[int]) -> dict[int, Path]:
-    """Write frames of a video as images, unless they are current; ``DataError`` if one cannot be read.
-
-    The frames are read in order, because seeking is not exact in all formats.
-    """
-    paths = frame_paths(source, stem, numbers)
-    missing = {number for number, path in paths.items() if not is_current(path, video)}
-    capture = cv2.VideoCapture(str(video))
-    for number in range(max(missing, default=-1) + 1):
-        is_there, image = capture.read() if number in missing else (capture.grab(), None)
-        if not is_there:
-            raise DataError(f"frame {number} of {video} cannot be read; give the video that was labelled, complete")
-        if image is not None:
-            write_frame(paths[number], image, video)
-    capture.release()
-    return paths
-
-
 def to_coco(
-    objects_of: Mapping[Path, Sequence[Object] | DataError],
+    objects_of: Mapping[str, Sequence[Object]] | Mapping[Path, Sequence[Object]],
     names: Sequence[str],
     source: Source,
     *,
@@ -147,47 +100,42 @@ def to_coco(
 ) -> ImportedAnnotations:
     """Convert the objects of all images to COCO annotations in pixels.
 
-    A few images that cannot be used, or whose objects cannot be read, are left out and named in the notes.
+    Images that cannot be read have no size, so that the reader of COCO files leaves them out.
 
     Args:
-        objects_of: those of every image, or why they cannot be read. The innermost folder that holds all images becomes
-            that of the data set.
+        objects_of: those of every image, by its file, or by its name, which is searched. The innermost folder that
+            holds all images becomes that of the data set.
         names: of the keypoints, in order. Edges and twins of others are left out.
         categories: names by id; None numbers those of the objects from 1.
         whole: the share that is the whole image: 1 for fractions, 100 for percentages; None for pixels.
 
     Raises:
-        DataError: more than a few images cannot be used.
+        DataError: no image is there, or many have faults.
     """
-    folder = Path(os.path.commonpath([path.parent for path in objects_of]))
+    count = len(source.faults)
+    if count and (count > len(objects_of) or not are_few(count, count + len(objects_of))):
+        raise DataError(source.faults[0] + (f" (and {count - 1} more)" if count > 1 else ""))
+    source.notes["images or tasks that cannot be read, left out"] += source.faults
+    sought = [image for image in objects_of if isinstance(image, str)]
+    files: Mapping[Any, Path] = {image: image for image in objects_of if isinstance(image, Path)}
+    if sought:
+        _, files = find_images_near(source.path, source.images, sought)
+        source.notes[MISSING_IMAGES] += [name for name in sought if name not in files]
+    folder = Path(os.path.commonpath([path.parent for path in files.values()]))
 
-    def read_image(path: Path) -> Entry | DataError:
-        try:
-            name = path.relative_to(folder).as_posix()
-            if not name.isprintable():
-                raise DataError(f"the name of {to_single_line(str(path))} is not UTF-8 or not printable; rename it")
+    def read_size(path: Path) -> Entry:
+        with contextlib.suppress(DataError):
             height, width = read_header(path).displayed_size
-            return {"file_name": name, "height": height, "width": width}
-        except DataError as error:
-            return error
+            return {"height": height, "width": width}
+        return {}
 
+    workers = usable_cores()
+    sizes = map_in_threads(read_size, files.values(), workers=workers, ahead=16 * workers)
     entries: list[Entry] = []
     objects: list[tuple[Entry, Object]] = []
-    failures: list[DataError] = []
-    workers = usable_cores()
-    found = map_in_threads(read_image, objects_of, workers=workers, ahead=16 * workers)
-    for own, image in zip(objects_of.values(), progress_bar(found, "images", len(objects_of))):
-        if isinstance(image, DataError):
-            failures.append(image)
-        elif isinstance(own, DataError):
-            failures.append(own)
-        else:
-            entries.append({"id": len(entries) + 1} | image)
-            objects += [(entries[-1], item) for item in own]
-    if failures and (not entries or len(failures) > max(1, FEW * len(objects_of))):
-        others = f" (and {len(failures) - 1} of {len(objects_of)} images more)" if len(failures) > 1 else ""
-        raise DataError(f"{failures[0]}{others}") from failures[0]
-    source.notes["images left out, because they or their annotations cannot be used"] += map(str, failures)
+    for image, size in zip(files, progress_bar(sizes, "images", len(files))):
+        entries.append({"id": len(entries) + 1, "file_name": files[image].relative_to(folder).as_posix()} | size)
+        objects += [(entries[-1], item) for item in objects_of[image]]
     if categories is None:
         categories = dict(enumerate(dict.fromkeys(item.category for _, item in objects), 1))
     shape = shape_of(names, edges, twins)
@@ -231,7 +179,8 @@ def _annotations(
     keypoints = np.array(rows, np.float64).reshape(len(rows), len(names), 3)
     boxes = np.array([item.box or (0, 0, 0, 0) for _, item in objects], np.float64)
     if whole is not None:
-        units = np.array([(image["width"], image["height"]) for image, _ in objects]) / whole  # (P, 2) pixels
+        # (P, 2) pixels
+        units = np.array([(image.get("width", 0), image.get("height", 0)) for image, _ in objects]) / whole
         keypoints[..., :2] *= units[:, None]
         boxes *= np.tile(units, 2)
     keypoints[..., :2] = keypoints[..., :2].round(DECIMALS)

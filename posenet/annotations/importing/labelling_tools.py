@@ -6,32 +6,26 @@ says what belongs together, or else the box around the points.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from pathlib import PurePosixPath
+from typing import Any
 from urllib.parse import parse_qs, unquote
 from xml.etree import ElementTree
 
 import numpy as np
 
-from posenet.annotations.image_files import ImageFiles
+from posenet.annotations.adjustments import are_few
 from posenet.annotations.importing.imported import (
-    FEW,
-    MISSING_IMAGES,
     ImportedAnnotations,
     Object,
     Source,
-    by_file,
     readable,
     to_coco,
-    write_frames,
 )
 from posenet.errors import DataError
 from posenet.images import IMAGE_SUFFIXES
-from posenet.messages import truncate_for_message
 from posenet.skeleton import COCO
 
 NO_RECTANGLE = "person"
@@ -39,41 +33,29 @@ NO_RECTANGLE = "person"
 MARGIN = 0.1
 """A keypoint in no rectangle counts as inside one that it is at most this share of its sides away from."""
 RARE = 0.02
-"""Share of the objects up to which a name that is like a frequent one counts as a slip of the pen."""
-ALIKE = 0.8
-"""How alike such names are, as ``difflib`` measures it; 1 is equal."""
+"""Share of the objects up to which a name may be mistyped."""
 
 _NO_OBJECT = "keypoints that belong to no rectangle, left out: move them into their rectangle in the list of regions"
 _SPELLINGS = "labels in another spelling, taken as the frequent one"
-_TYPOS = "labels that look mistyped, left out: correct them, or name all keypoints with --keypoints NAMES"
-_OTHER_NAMES = "keypoints with other names than those that are given, left out"
+_RARE_NAMES = "keypoints that few objects have: correct those that are mistyped"
 _REPEATED = "keypoints that their object has already, left out: delete those that are wrong"
 
 
-class Point(NamedTuple):
-    """A labelled point."""
-
-    name: str
-    place: tuple[float, float, int]  # x, y, visibility
-    owner: Hashable = None  # the key of its object; None if that is not stated
-
-
 Shape = tuple[Hashable, Object]
-"""A box, an outline or a skeleton, with the key of its object; None for an object of its own."""
+"""A box, an outline, a skeleton, or a point, which has no category; with the key of its object, None if that is not
+stated."""
 
 
 def import_cvat(source: Source) -> ImportedAnnotations:
-    """Read "CVAT for images 1.1" or "CVAT for video 1.1": an XML file beside the folder images.
+    """Read "CVAT for images 1.1": an XML file beside the folder images.
 
     Points that are outside are not labelled, occluded ones are hidden. Several points in one shape are numbered
-    keypoints. The frames of a video that was exported without images are written to a folder.
+    keypoints.
     """
     root = source.content
-    if root.find("image") is not None:
-        shapes_of = by_file({image.attrib["name"]: list(image) for image in root.iter("image")}, source)
-    else:
-        shapes_of = _shapes_of_frames(source)
-    objects_of = {file: _read_cvat(shapes, source, file.name) for file, shapes in shapes_of.items()}
+    objects_of = {image.attrib["name"]: _read_cvat(image, source, image.attrib["name"]) for image in root.iter("image")}
+    if not objects_of:
+        raise DataError(f'{source.path} has no images; export the task from CVAT as "CVAT for images 1.1", with images')
     used = {item.category for items in objects_of.values() for item in items if item.points}
     labels = [label for label in root.iter("label") if label.findtext("parent") in used]
     listed = list(dict.fromkeys(label.findtext("name") or "" for label in labels))
@@ -87,39 +69,8 @@ def import_cvat(source: Source) -> ImportedAnnotations:
     return to_coco(objects_of, choose_names(objects_of, source, listed), source, edges=edges)
 
 
-def _shapes_of_frames(source: Source) -> dict[Path, list[ElementTree.Element]]:
-    """The shapes of every frame of a video, by its image: a track is split into its frames."""
-    root, path = source.content, source.path
-    shapes: dict[int, list[ElementTree.Element]] = {}
-    for track in root.iter("track"):
-        for shape in track:
-            if shape.get("outside") == "1" and shape.tag != "skeleton":
-                continue
-            shape.attrib |= {key: track.attrib[key] for key in ("label", "group_id") if key in track.attrib}
-            number = int(shape.attrib["frame"])
-            shapes.setdefault(number, []).append(shape)
-            if shape.get("keyframe") == "0":
-                source.notes["frames with objects that CVAT has interpolated, used as they are"].append(str(number))
-    if not shapes:
-        raise DataError(f"{path} has no images and no tracks; label the task in CVAT, and export it again")
-    files = ImageFiles(Path(source.images or path.parent))
-    found = {number: files.find(f"frame_{number:06d}.png") for number in sorted(shapes)}  # or with another suffix
-    if not any(found.values()):
-        name = Path(root.findtext(".//source") or "a video").name
-        video = next((place / name for place in (files.folder, path.parent) if (place / name).is_file()), None)
-        if video is None:
-            raise DataError(
-                f"{path} has frames of {name}, which are not in {files.folder}; export the task with images, or name "
-                "the folder of the video with --images DIR"
-            )
-        found |= write_frames(source, video, video.stem, found)
-    source.notes[MISSING_IMAGES] += [f"frame {number}" for number, image in found.items() if not image]
-    return {image: shapes[number] for number, image in found.items() if image}
-
-
 def _read_cvat(elements: Iterable[ElementTree.Element], source: Source, name: str) -> list[Object]:
     shapes: list[Shape] = []
-    points: list[Point] = []
     for element in elements:
         label = element.get("label", "")
         group = element.get("group_id", "0")
@@ -134,12 +85,12 @@ def _read_cvat(elements: Iterable[ElementTree.Element], source: Source, name: st
         elif element.tag == "points":
             own = _points(element)
             if len(own) == 1:
-                points.append(Point(*own[0], owner=key))
+                shapes.append((key, Object("", dict(own))))
             else:
                 numbered = {f"keypoint_{number}": place for number, (_, place) in enumerate(own, 1)}
                 shapes.append((key, Object(label, numbered)))
     shapes = [(key, item) for key, item in shapes if item.points or item.box]
-    return group_shapes(shapes, points, source, name)
+    return group_shapes(shapes, source, name)
 
 
 def _points(element: ElementTree.Element) -> list[tuple[str, tuple[float, float, int]]]:
@@ -161,8 +112,6 @@ def import_label_studio(source: Source) -> ImportedAnnotations:
     The export in COCO's format joins the keypoints of all people of an image; this one has the rectangle of every
     keypoint in ``parentID``. Images are found by their names at any depth.
     """
-    notes = source.notes
-    damaged = notes["tasks that cannot be read, left out"]
     objects_of: dict[str, list[Object]] = {}
     for number, task in enumerate(source.content, start=1):
         title = f"task {task.get('id', number) if isinstance(task, dict) else number}"
@@ -170,15 +119,12 @@ def import_label_studio(source: Source) -> ImportedAnnotations:
             with readable(f"{source.path}, {title}"):
                 _read_task(task, source, title, objects_of)
         except DataError as error:
-            damaged.append(str(error))
-            if len(damaged) > max(1, FEW * len(source.content)) or len(damaged) == len(source.content):
-                raise
-    if not objects_of:
+            source.faults.append(str(error))
+    if not objects_of and not source.faults:
         raise DataError(
             f"{source.path} has no task with an annotation; label and submit some, then export the project as JSON"
         )
-    files = by_file(objects_of, source)
-    return to_coco(files, choose_names(files, source), source, whole=100)
+    return to_coco(objects_of, choose_names(objects_of, source), source, whole=100)
 
 
 def _read_task(task: Mapping[str, Any], source: Source, title: str, objects_of: dict[str, list[Object]]) -> None:
@@ -217,7 +163,7 @@ def _image_name(data: Mapping[str, Any]) -> str:
 def _read_regions(regions: Sequence[Mapping[str, Any]], source: Source, title: str) -> list[Object]:
     """The objects of a task, in percentages. Regions of other kinds than rectangles and keypoints are ignored."""
     rectangles: dict[Hashable, Object] = {}
-    points: list[Point] = []
+    points: list[Shape] = []
     for region in regions:
         value = region.get("value", {})
         if region.get("type") == "rectanglelabels":
@@ -229,39 +175,39 @@ def _read_regions(regions: Sequence[Mapping[str, Any]], source: Source, title: s
             source.notes["keypoints without a label, left out"].append(title)
         elif region.get("type") == "keypointlabels":
             place = float(value["x"]), float(value["y"]), 2
-            points.append(Point(str(value["keypointlabels"][0]), place, region.get("parentID")))
-    points = [point if point.owner in rectangles else point._replace(owner=None) for point in points]
-    return group_shapes(rectangles.items(), points, source, title)
+            points.append((region.get("parentID"), Object("", {str(value["keypointlabels"][0]): place})))
+    points = [(key if key in rectangles else None, item) for key, item in points]
+    return group_shapes([*rectangles.items(), *points], source, title)
 
 
 def import_labelme(source: Source) -> ImportedAnnotations:
     """Read a JSON file for each image: a point for each keypoint and, as a rule, a rectangle for each person.
 
-    Polygons are outlines. All points count as visible. Their names are typed, so some may be mistyped.
+    Polygons are outlines. All points count as visible. Their names are typed, so that some differ in the spelling.
     """
     objects_of: dict[str, list[Object]] = {}
     for path, content in source.content.items():
         with readable(path):
             objects_of[str(content["imagePath"])] = _read_labelme(content["shapes"], source, path.name)
-    files = _mend_names(by_file(objects_of, source), source)
-    return to_coco(files, choose_names(files, source), source)
+    objects_of = _mend_names(objects_of, source)
+    return to_coco(objects_of, choose_names(objects_of, source), source)
 
 
 def _read_labelme(shapes: Sequence[Mapping[str, Any]], source: Source, name: str) -> list[Object]:
     areas: list[Shape] = []
-    points: list[Point] = []
+    points: list[Shape] = []
     for shape in shapes:
         kind, label, group = shape.get("shape_type"), str(shape["label"]), shape.get("group_id")
         corners = [[float(x), float(y)] for x, y in shape["points"]]
         if kind == "point":
             x, y = corners[0]
-            points.append(Point(label, (x, y, 2), group))
+            points.append((group, Object("", {label: (x, y, 2)})))
         elif kind in ("rectangle", "polygon"):
             areas.append((group, _area(label, corners, is_outline=kind == "polygon")))
         else:
             source.notes["shapes that are neither points, rectangles nor polygons, left out"].append(name)
     kinds = {item.category for _, item in areas}
-    return group_shapes(areas, points, source, name, kinds.pop() if len(kinds) == 1 else NO_RECTANGLE)
+    return group_shapes([*areas, *points], source, name, kinds.pop() if len(kinds) == 1 else NO_RECTANGLE)
 
 
 def _area(label: str, corners: Sequence[Sequence[float]], is_outline: bool = False) -> Object:
@@ -271,97 +217,88 @@ def _area(label: str, corners: Sequence[Sequence[float]], is_outline: bool = Fal
     return Object(label, {}, box, [points.ravel().tolist()] if is_outline else [])
 
 
-def group_shapes(
-    shapes: Iterable[Shape], points: Sequence[Point], source: Source, name: str, category: str = NO_RECTANGLE
-) -> list[Object]:
-    """Join the shapes of an image that have one key to an object, and give every point to its object.
+def group_shapes(shapes: Sequence[Shape], source: Source, name: str, category: str = NO_RECTANGLE) -> list[Object]:
+    """Join the shapes of an image that have one key to an object; a point without one is of the only object around it.
 
-    That is the stated one, or else the only one around the point. Points with an owner that is no object make one of
-    their own; all points of an image without objects are one.
+    All points of an image without objects are one.
 
     Args:
         name: that of the image or the task, for notes.
         category: that of objects without a box.
     """
     objects: dict[Hashable, Object] = {}
-    for number, (key, item) in enumerate(shapes):
-        old = objects.get(key) if key is not None else None
-        if old is None or (old.points and item.points):  # no object has points of two shapes
-            objects[("shape", number) if key is None or old else key] = item
-        else:
-            label = item.category if item.box else old.category
-            objects[key] = Object(label, old.points or item.points, item.box or old.box, item.outline or old.outline)
-    for point in points:
-        if point.owner is not None:
-            objects.setdefault(point.owner, Object(category, {}))
-    if points and not objects:
-        objects[None] = Object(category, {})
-    found: dict[Hashable, dict[str, Sequence[float]]] = {key: dict(item.points) for key, item in objects.items()}
-    # Points with an owner come first: of two with the same name, the one that has an owner is right.
-    for point in sorted(points, key=lambda point: point.owner is None):
-        keys = [] if point.owner is None else [point.owner]
-        for margin in (0, MARGIN):
-            keys = keys or [key for key, item in objects.items() if _is_around(item, point.place, margin)]
-        if len(keys) != 1:
-            source.notes[_NO_OBJECT].append(name)
-        elif point.name in found[keys[0]]:
+
+    def add(key: Hashable, item: Object) -> None:
+        old = objects.get(key, Object(item.category or category, {}))
+        if old.points.keys() & item.points.keys():
             source.notes[_REPEATED].append(name)
+            return
+        label = item.category if item.box else old.category
+        points = {**old.points, **item.points}
+        objects[key] = Object(label, points, item.box or old.box, item.outline or old.outline)
+
+    loose = [item for key, item in shapes if key is None and not item.category]
+    for number, (key, item) in enumerate(shapes):
+        if key is None and not item.category:
+            continue
+        is_another = key in objects and item.category and item.points and objects[key].points  # a second skeleton
+        add(("shape", number) if key is None or is_another else key, item)
+    if loose and not objects:
+        objects[None] = Object(category, {})
+    for item in loose:
+        keys: list[Hashable] = []
+        for margin in (0, MARGIN):
+            keys = keys or [key for key, other in objects.items() if _is_around(other, item.points, margin)]
+        if len(keys) == 1:
+            add(keys[0], item)
         else:
-            found[keys[0]][point.name] = point.place
-    return _join_boxes({key: item._replace(points=found[key]) for key, item in objects.items()})
-
-
-def _is_around(item: Object, place: Sequence[float], margin: float) -> bool:
-    """Whether a point is in the box, extended by a share of its sides; always true without a box."""
-    if item.box is None:
-        return True
-    starts, sides = item.box[:2], item.box[2:]
-    return all(-margin * side <= at - start <= (1 + margin) * side for at, start, side in zip(place, starts, sides))
-
-
-def _join_boxes(objects: dict[Hashable, Object]) -> list[Object]:
-    """The objects, of which those with points alone get the only box around them that has none."""
-    boxes = {key: item for key, item in objects.items() if item.box is not None and not item.points}
-    for key in [key for key, item in objects.items() if item.box is None and item.points]:
-        points = objects[key].points
-        around = [o for o, box in boxes.items() if all(_is_around(box, place, MARGIN) for place in points.values())]
-        if len(around) == 1:
-            objects[key] = boxes.pop(around[0])._replace(points=points)
-            del objects[around[0]]
+            source.notes[_NO_OBJECT].append(name)
+    # Objects of points alone get the only box around them that has none.
+    for key, item in [*objects.items()]:
+        boxes = [
+            other
+            for other, box in objects.items()
+            if item.points and not item.box and box.box and not box.points and _is_around(box, item.points, MARGIN)
+        ]
+        if len(boxes) == 1:
+            objects[key] = objects.pop(boxes[0])._replace(points=item.points)
     return list(objects.values())
 
 
-def choose_names(
-    objects_of: Mapping[Path, Sequence[Object]], source: Source, listed: Sequence[str] = ()
-) -> tuple[str, ...]:
-    """The names of the keypoints in order: those that are given, or those that are listed if they are all, COCO's if it
-    has all, or else in the order of their appearance.
+def _is_around(item: Object, points: Mapping[str, Sequence[float]], margin: float) -> bool:
+    """Whether points are in the box, extended by a share of its sides; always true without a box."""
+    if item.box is None:
+        return True
+    low, sides = np.array(item.box).reshape(2, 2)
+    places = np.array([place[:2] for place in points.values()])
+    return bool((abs(places - low - sides / 2) <= (0.5 + margin) * sides).all())
 
-    ``DataError`` if nothing has keypoints, a name is given twice, or which keypoints belong together is not known.
+
+def choose_names(
+    objects_of: Mapping[Any, Sequence[Object]], source: Source, listed: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """The names of the keypoints in order: those that are listed if they are all, COCO's if it has all, or else in the
+    order of their appearance.
+
+    ``DataError`` if nothing has keypoints, or which keypoints belong together is not known.
     """
-    path, given, notes = source.path, source.keypoints, source.notes
-    labels = [name for items in objects_of.values() for item in items for name in item.points]
-    if not labels:
+    path, repeated = source.path, source.notes[_REPEATED]
+    found = tuple(dict.fromkeys(name for items in objects_of.values() for item in items for name in item.points))
+    if not found and not source.faults:
         raise DataError(f"{path} has no keypoints: label them as points with names, then export it again")
-    if (count := len(set(notes[_REPEATED]))) > max(1, FEW * len(objects_of)):
+    count = len(set(repeated))
+    if count > 1 and (2 * count > len(objects_of) or not are_few(count, len(objects_of))):
         raise DataError(
             f"{path} has objects with the same keypoint twice in {count} of {len(objects_of)} images, such as "
-            f"{notes[_REPEATED][0]}: which belong together is not known; draw a rectangle around each object"
+            f"{repeated[0]}: which belong together is not known; draw a rectangle around each object"
         )
-    if given and len(set(given)) < len(given):
-        raise DataError(f"--keypoints NAMES has a keypoint twice: {truncate_for_message(tuple(given))}")
-    found = tuple(dict.fromkeys(labels))
-    known = next((names for names in (tuple(listed), COCO.file_names) if set(found) <= set(names)), found)
-    names = tuple(given or known)
-    notes[_OTHER_NAMES] += [name for name in labels if name not in names]
-    return names
+    return next((names for names in (tuple(listed), COCO.file_names) if set(found) <= set(names)), found)
 
 
-def _mend_names(objects_of: Mapping[Path, Sequence[Object]], source: Source) -> dict[Path, list[Object]]:
+def _mend_names(objects_of: Mapping[str, Sequence[Object]], source: Source) -> dict[str, list[Object]]:
     """The objects with names as most of them have them, in which upper case, blanks and hyphens may differ.
 
-    Rare names that are like a frequent one are left out, unless names are given. Numbers and sides are no slips of the
-    pen.
+    Names that few objects have are noted, as they may be mistyped.
     """
     people = [item for items in objects_of.values() for item in items if item.points]
     frequent: dict[str, str] = {}
@@ -371,22 +308,8 @@ def _mend_names(objects_of: Mapping[Path, Sequence[Object]], source: Source) -> 
     source.notes[_SPELLINGS] += [f"{name!r} is {other!r}" for name, other in spelled.items() if name != other]
     counts = Counter(spelled[name] for item in people for name in item.points)
     limit = max(1, RARE * len(people))
-    known = [name for name, count in counts.items() if count > 2 * limit]
-    meant: dict[str, str] = {}
-    for rare in [name for name, count in counts.items() if count <= limit and not source.keypoints]:
-        for other in difflib.get_close_matches(rare, known, n=1, cutoff=ALIKE):
-            marks, others = (
-                re.findall(r"\d+|left|right|front|back|upper|lower", text.lower()) for text in (rare, other)
-            )
-            if not marks or sorted(marks) == sorted(others):
-                meant[rare] = other
-    mended: dict[Path, list[Object]] = {}
-    for image, items in objects_of.items():
-        mended[image] = []
-        for item in items:
-            points = {spelled[name]: place for name, place in item.points.items()}
-            typos = [name for name in points if name in meant]
-            source.notes[_TYPOS] += [f"{name!r} in {image.name}, perhaps {meant[name]!r}" for name in typos]
-            kept = {name: place for name, place in points.items() if name not in meant}
-            mended[image].append(item._replace(points=kept))
-    return mended
+    source.notes[_RARE_NAMES] += [repr(name) for name, count in counts.items() if count <= limit < len(people) / 2]
+    return {
+        image: [item._replace(points={spelled[name]: place for name, place in item.points.items()}) for item in items]
+        for image, items in objects_of.items()
+    }

@@ -1,4 +1,4 @@
-"""Published data sets of people in files of their own form: AI Challenger, MPII, Leeds Sports Pose, OCHuman, InterHand.
+"""Published data sets of people in files of their own form: AI Challenger, MPII, Leeds Sports Pose, InterHand.
 
 The files of MPII and of Leeds Sports Pose come from Matlab, where the centre of the first pixel is (1, 1): 1 is taken
 from their coordinates.
@@ -13,7 +13,7 @@ import numpy as np
 
 from posenet.annotations.coco import read_document
 from posenet.annotations.importing.coco_family import FINGERS
-from posenet.annotations.importing.imported import ImportedAnnotations, Object, Source, by_file, to_coco
+from posenet.annotations.importing.imported import ImportedAnnotations, Object, Source, to_coco
 from posenet.errors import DataError
 
 AIC_NAMES = (
@@ -30,34 +30,27 @@ LSP_NAMES = (
 ).split()
 _JOINTS = [*(f"{finger}{number}" for finger in FINGERS for number in (4, 3, 2, 1)), "hand_root"]
 INTERHAND_NAMES = [f"{side}_{joint}" for side in ("right", "left") for joint in _JOINTS]
-_NO_KEYPOINTS = "people without keypoints, kept as places that training ignores"
 
 Person = tuple[str, np.ndarray | None, list[float] | None]
 """The name of the image, keypoints (K, 3) in pixels with COCO's visibility, and the box; without both, nobody."""
 
 
 def reader_of(
-    names: Sequence[str] | str, people_of: Callable[[Source], Iterator[Person]], category: str = "person"
+    names: Sequence[str], people_of: Callable[[Source], Iterator[Person]], category: str = "person"
 ) -> Callable[[Source], ImportedAnnotations]:
-    """A reader of files whose content ``people_of`` turns to people.
-
-    Args:
-        names: of the keypoints, or the key of the content that lists them.
-    """
+    """A reader of files whose content ``people_of`` turns to people with keypoints of these names."""
 
     def read(source: Source) -> ImportedAnnotations:
         people: dict[str, list[Object]] = {}
-        order = [str(name) for name in source.content[names]] if isinstance(names, str) else list(names)
         for image, keypoints, box in people_of(source):
             own = people.setdefault(str(image), [])
             if keypoints is None and box is None:
                 continue
-            rows = np.zeros((len(order), 3)) if keypoints is None else keypoints
-            if len(rows) != len(order):
-                raise ValueError(f"a person of {image} has {len(rows)} keypoints, not {len(order)}")
-            own.append(Object(category, dict(zip(order, rows.tolist())), box))
-            source.notes[_NO_KEYPOINTS] += [] if rows[:, 2].any() else [str(image)]
-        return to_coco(by_file(people, source), order, source)
+            rows = np.zeros((len(names), 3)) if keypoints is None else keypoints
+            if len(rows) != len(names):
+                raise ValueError(f"a person of {image} has {len(rows)} keypoints, not {len(names)}")
+            own.append(Object(category, dict(zip(names, rows.tolist())), box))
+        return to_coco(people, names, source)
 
     return read
 
@@ -137,15 +130,6 @@ def _people_of_lsp(source: Source) -> Iterator[Person]:
         yield f"im{number:0{5 if is_extended else 4}d}.jpg", keypoints, None
 
 
-def _people_of_ochuman(source: Source) -> Iterator[Person]:
-    """``ochuman.json``: 1 is visible, 2 and 3 hidden by oneself or by others."""
-    for entry in source.content["images"]:
-        yield entry["file_name"], None, None
-        for person in entry["annotations"]:
-            keypoints = _rows(person["keypoints"], {1: 2, 2: 1, 3: 1}) if person.get("keypoints") else None
-            yield entry["file_name"], keypoints, _from_corners(person.get("bbox"))
-
-
 def _rows(values: Any, visibility: Mapping[int, int] | None = None) -> np.ndarray:
     """(K, 3) float64 of a list of numbers, nested or not, with visibilities by those of the set; others become 0."""
     rows = np.array(values, np.float64).reshape(-1, 3)
@@ -192,5 +176,4 @@ def _people_of_interhand(source: Source) -> Iterator[Person]:
 import_aic = reader_of(AIC_NAMES, _people_of_aic)
 import_mpii = reader_of(MPII_NAMES, _people_of_mpii)
 import_lsp = reader_of(LSP_NAMES, _people_of_lsp)
-import_ochuman = reader_of("keypoint_names", _people_of_ochuman)
 import_interhand = reader_of(INTERHAND_NAMES, _people_of_interhand, "hands")

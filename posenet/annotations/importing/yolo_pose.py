@@ -13,25 +13,18 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from posenet.annotations.coco import Entry
 from posenet.annotations.importing.imported import ImportedAnnotations, Object, Source, readable, to_coco
 from posenet.annotations.twins import is_flip_idx
 from posenet.errors import ConfigError, DataError
 from posenet.files import read_input
 from posenet.images import find_images
-from posenet.messages import pluralize, truncate_for_message
+from posenet.messages import pluralize
 from posenet.skeleton import COCO
 
 BOX_COLUMNS = 5
 """Columns of a label line before the keypoints: class, x, y, width, height."""
 MAX_FRACTION = 2.0
 """Boxes end a little outside their image in some data sets; larger numbers are not in fractions."""
-FEW_CORNERS = 2
-"""Boxes that may look like two corners in sets of any size."""
-MIN_KEYPOINTS = 3
-"""Labelled keypoints of an object that shows whether its box is two corners."""
 
 
 class MissingPlaceError(DataError):
@@ -50,55 +43,31 @@ class Layout(NamedTuple):
 def import_yolo_pose(source: Source) -> ImportedAnnotations:
     """Read one split, such as train or val, of the data set of a ``data.yaml``.
 
-    The names of the keypoints are those that are given, or those in ``kpt_names``, or COCO's if there are 17, or
+    The names of the keypoints are those in ``kpt_names``, or COCO's if there are 17, or
     keypoint_1, keypoint_2 and so on.
     """
     path = source.path
     if source.images is not None:
         raise DataError(f"{path} names the folders of its images; leave out --images DIR")
     content = _read_yaml(path)
-    layout = _parse_layout(content, path, source.keypoints)
+    layout = _parse_layout(content, path)
     images = _find_images(content, path, source.split or "train")
-    objects_of: dict[Path, list[Object] | DataError] = {}
-    unlabelled = source.notes["images without a label file, which show nobody"]
-    boxes = source.notes["images with boxes without keypoints, which training ignores"]
-    for image in images:
+    labels = {image: label_path(image) for image in images}
+    objects_of: dict[Path, list[Object]] = {}
+    for image, label in labels.items():
         try:
-            objects_of[image] = own = _read_labels(label_path(image), layout)
+            objects_of[image] = _read_labels(label, layout)
         except DataError as error:
-            objects_of[image] = error
-            continue
-        unlabelled += [] if label_path(image).exists() else [image.name]
-        boxes += [] if all(item.points for item in own) else [image.name]
-    categories = {index + 1: name for index, name in sorted(layout.classes.items())}
-    imported = to_coco(objects_of, layout.keypoints, source, twins=layout.twins, categories=categories, whole=1)
-    people = imported.document["annotations"]
-    if len(unlabelled) == len(imported.document["images"]):
+            source.faults.append(str(error))
+    unlabelled = [image.name for image, label in labels.items() if not label.exists()]
+    if len(unlabelled) == len(images):
         raise DataError(
-            f"{path}: none of {len(images)} images has a label file, for example {label_path(images[0])}; give each "
+            f"{path}: none of {len(images)} images has a label file, for example {labels[images[0]]}; give each "
             "label file the name of its image, and .txt"
         )
-    if people and not any(any(person["keypoints"][2::3]) for person in people):
-        raise DataError(f"no object of {path} has keypoints; its labels may be those of a set for detection")
-    if (count := sum(map(_is_corners, people))) > max(FEW_CORNERS, len(people) / 2):
-        raise DataError(
-            f"{path}: {count} of {len(people)} boxes are around their keypoints only if they are two corners; "
-            "write them as centre x, centre y, width, height"
-        )
-    return imported
-
-
-def _is_corners(person: Entry) -> bool:
-    """Whether what was read as centre and size of a box are two corners around all keypoints.
-
-    In a box that is written correctly, all keypoints would be right of and below the centre.
-    """
-    points = np.reshape(person["keypoints"], (-1, 3))
-    points = points[points[:, 2] > 0, :2]
-    x, y, *second = person["bbox"]
-    first = x + second[0] / 2, y + second[1] / 2
-    is_inside = (points >= np.subtract(first, 1)) & (points <= np.add(second, 1))
-    return len(points) >= MIN_KEYPOINTS and bool(is_inside.all())
+    source.notes["images without a label file, which show nobody"] += unlabelled
+    categories = {index + 1: name for index, name in sorted(layout.classes.items())}
+    return to_coco(objects_of, layout.keypoints, source, twins=layout.twins, categories=categories, whole=1)
 
 
 def places_of_split(data_file: str | Path, split: str) -> list[str]:
@@ -119,32 +88,24 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return content
 
 
-def _parse_layout(content: dict[str, Any], path: Path, given: Sequence[str] | None) -> Layout:
+def _parse_layout(content: dict[str, Any], path: Path) -> Layout:
     shape = content.get("kpt_shape")
     count, dimensions = shape if isinstance(shape, list) and len(shape) == 2 else (0, 0)
     if type(count) is not int or count < 1 or dimensions not in (2, 3):
         raise DataError(f"{path} has no kpt_shape [keypoints, 2 or 3]; give the data.yaml of a YOLO-pose data set")
-    classes = content.get("names")
-    if isinstance(classes, list):
-        classes = dict(enumerate(classes))
-    if not isinstance(classes, dict) or not all(type(index) is int and index >= 0 for index in classes):
-        raise DataError(f"{path} has no names of the classes; write them as names: {{0: person}}")
+    names = content.get("names") or {}
+    classes = dict(enumerate(names)) if isinstance(names, list) else dict(names)
     listed = content.get("kpt_names")
     if isinstance(listed, dict):  # by class; the keypoints are those of all classes
         listed = next(iter(listed.values()), None)
     default = COCO.file_names if count == len(COCO.file_names) else [f"keypoint_{n + 1}" for n in range(count)]
-    names = tuple(map(str, given or (listed if isinstance(listed, list) else None) or default))
-    if len(names) != count or len(set(names)) != count:
-        what = "--keypoints NAMES" if given else "kpt_names"
-        raise DataError(f"{path}: {what} must be as many names as kpt_shape says, {count}, and no two the same")
-    flip_idx = content.get("flip_idx") or []
-    if flip_idx and not is_flip_idx(flip_idx, count):
-        raise DataError(
-            f"{path}: flip_idx {truncate_for_message(flip_idx)} is not a list of the twins of all {count} keypoints, "
-            "counted from 0; correct it, or leave it out"
-        )
-    twins = [(name, names[twin]) for name, twin in zip(names, flip_idx)]
-    return Layout({index: str(name) for index, name in classes.items()}, names, twins, dimensions == 3)
+    keypoints = tuple(map(str, listed or default))
+    if len(keypoints) != count or len(set(keypoints)) != count:
+        raise DataError(f"{path}: kpt_names must be as many names as kpt_shape says, {count}, and no two the same")
+    flip_idx = content.get("flip_idx")
+    pairs = zip(keypoints, flip_idx if is_flip_idx(flip_idx, count) else ())
+    twins = [(name, keypoints[twin]) for name, twin in pairs]
+    return Layout({int(index): str(name) for index, name in classes.items()}, keypoints, twins, dimensions == 3)
 
 
 def _find_images(content: dict[str, Any], data_file: Path, split: str) -> list[Path]:

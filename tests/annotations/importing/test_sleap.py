@@ -61,13 +61,6 @@ def test_labels_by_hand_come_with_the_images_of_their_frames(tmp_path: Path, emb
     assert "predictions alone" in found.notes[0] and "frame 2" in found.notes[0]
 
 
-def test_the_names_of_keypoints_choose_and_order_them(tmp_path: Path) -> None:
-    sleap_io.save_slp(labels(tmp_path), str(tmp_path / "a.slp"), embed=False, verbose=False)
-    found = read_annotations(tmp_path / "a.slp", keypoints=["right", "left"]).document
-    assert found["annotations"][0]["keypoints"] == [0, 0, 0, 1, 2.5, 2]
-    assert found["categories"][0]["skeleton"] == [[2, 1]]
-
-
 def test_images_that_were_moved_are_found_by_their_names(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     sleap_io.save_slp(labels(tmp_path / "there"), str(tmp_path / "a.slp"), embed=False, verbose=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -16,9 +15,10 @@ from posenet.annotations.importing.formats import read_annotations
 from posenet.cli.main import run_tool
 from posenet.errors import ConfigError, DataError
 from posenet.skeleton import COCO
+from tests.helpers.changed_annotations import found
 from tests.helpers.drawn_data import document, person, write_images
 from tests.helpers.oriented_images import oriented_image
-from tests.helpers.other_formats import imported, write_yolo_pose
+from tests.helpers.other_formats import imported, normal_file, write_yolo_pose
 
 pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'simplepose[yolo]'")
 
@@ -74,10 +74,7 @@ def test_the_tool_writes_a_split_and_names_the_next_command(
     shown, _ = run("--split", "val", "--output", "a.json")
     assert "wrote a.json" in shown and "annotations lint a.json --images" in shown
     assert Path("a.json").read_text() == run("--output", "-")[0]
-    names = [f"k{index}" for index in range(17)]
-    run("--keypoints", *names, "--output", "b.json")
-    assert json.loads(Path("b.json").read_text())["categories"][0]["keypoints"] == names
-    assert "--overwrite" in run("--output", "b.json", status=2)[1]
+    assert "--overwrite" in run("--output", "a.json", status=2)[1]
     assert "leave out --images DIR" in run("--images", tmp_path, "--output", "-", status=2)[1]
 
 
@@ -90,25 +87,6 @@ def test_the_tool_replaces_neither_an_image_nor_its_labels(
     before = path.read_bytes()
     assert run_tool("annotations", ["import", str(data_file), "--output", str(path), "--overwrite"]) == 2
     assert "would replace an input" in capsys.readouterr().err and path.read_bytes() == before
-
-
-@pytest.mark.parametrize("is_wrong", [True, False])
-@pytest.mark.parametrize("labelled", [17, 9])
-def test_boxes_of_two_corners_are_refused(tmp_path: Path, is_wrong: bool, labelled: int) -> None:
-    """Also where the box that is read ends inside the image and is around all labelled keypoints."""
-    corners = [(20, 20), (90, 20), (90, 60)]
-    content = document([1], [person(n, 1, (x, y, 50, 60), labelled) for n, (x, y) in enumerate(corners, 1)])
-    images = write_images(tmp_path / "drawn", content)
-    if is_wrong:
-        for entry in content["annotations"]:
-            x, y, width, height = entry["bbox"]
-            entry["bbox"] = [x - (x + width) / 2, y - (y + height) / 2, x + width, y + height]
-    data_file = write_yolo_pose(tmp_path / "set", images, content)
-    if not is_wrong:
-        assert read_annotations(data_file).notes == ()
-        return
-    with pytest.raises(DataError, match="two corners"):
-        read_annotations(data_file)
 
 
 def test_label_files_with_other_names_than_their_images_are_refused(data_file: Path) -> None:
@@ -157,9 +135,8 @@ def test_a_list_may_name_images_relative_to_its_own_folder(data_file: Path, line
 def test_a_file_name_that_is_not_utf_8_is_one_line(data_file: Path) -> None:
     images = data_file.parent / "images" / "train"
     (images / "000000000003.jpg").rename(images / os.fsdecode(b"caf\xe9.jpg"))
-    content, _, (*_, note) = read_annotations(data_file)
-    assert len(content["images"]) == 2
-    assert re.search(r"left out.*: 1 \(the name of .*caf\?.jpg is not UTF-8", note)
+    file = normal_file(read_annotations(data_file))
+    assert len(file.images) == 2 and found(file)["file-name"] == ("left out", ["3"])
 
 
 def test_a_keypoint_without_visibility_is_labelled_unless_at_zero_or_negative(tmp_path: Path) -> None:
@@ -193,27 +170,23 @@ def test_labels_belong_to_the_displayed_image(tmp_path: Path, orientation: int) 
     np.testing.assert_allclose(found["annotations"][0]["bbox"], [x - 16, y - 16, 32, 32], atol=1e-2)
 
 
-def test_keypoints_are_named_by_the_caller_or_the_file_or_are_those_of_coco(data_file: Path) -> None:
+def test_keypoints_are_named_by_the_file_or_are_those_of_coco(data_file: Path) -> None:
     names = [f"k{number}" for number in range(17)]
 
-    def found(keypoints: Any = None) -> list[str]:
-        return read_annotations(data_file, keypoints=keypoints).document["categories"][0]["keypoints"]
+    def names_of() -> list[str]:
+        return read_annotations(data_file).document["categories"][0]["keypoints"]
 
-    assert found() == list(COCO.file_names)
+    assert names_of() == list(COCO.file_names)
     change(data_file, kpt_names=f"{{0: {names}}}")
-    assert found() == names
-    assert found(names[::-1]) == names[::-1]
+    assert names_of() == names
     for bad in (names[:3], [*names[:16], "k0"]):
-        with pytest.raises(DataError, match="--keypoints NAMES must be .* 17"):
-            found(bad)
         change(data_file, kpt_names=f"{{0: {bad}}}")
         with pytest.raises(DataError, match="kpt_names must be .* 17"):
-            found()
-        change(data_file, kpt_names=f"{{0: {names}}}")
+            names_of()
     change(data_file, kpt_names=None, flip_idx="[]", kpt_shape="[5, 3]")
     for label in labels_of(data_file):
         label.write_text("0 0.5 0.5 0.4 0.4" + " 0.5 0.5 2" * 5)
-    assert found() == [f"keypoint_{number}" for number in range(1, 6)]
+    assert names_of() == [f"keypoint_{number}" for number in range(1, 6)]
 
 
 @pytest.mark.parametrize(
@@ -222,15 +195,14 @@ def test_keypoints_are_named_by_the_caller_or_the_file_or_are_those_of_coco(data
         ({"kpt_shape": None}, "no kpt_shape"),
         ({"kpt_shape": "[17, 4]"}, "no kpt_shape"),
         ({"kpt_shape": "17"}, "no kpt_shape"),
-        ({"names": None}, "no names"),
-        ({"names": "{0: person, dog: 1}"}, "no names"),
+        ({"names": "{0: person, dog: 1}"}, "data.yaml cannot be read"),
+        ({"names": None}, "class 0 has no name"),
         ({"kpt_shape": "[17, 2]"}, "56 numbers, 39 are expected for 17 keypoints"),
         ({"names": "{4: dog}"}, "class 0 has no name"),
         ({"train": "images/other"}, "images/other does not exist"),
         ({"train": None}, "no split train"),
         ({"train": "[1]"}, "no split train"),
         ({"train": "'['"}, "does not exist"),
-        ({"flip_idx": "[1, 0]"}, r"flip_idx \[1, 0\]"),
         ({"bad": "[1"}, "data.yaml cannot be read"),
         ({"bad": "!!timestamp x"}, "data.yaml cannot be read"),
     ],
@@ -246,7 +218,7 @@ def test_a_file_that_cannot_be_read_is_named(data_file: Path) -> None:
     label = labels_of(data_file)[1]
     label.unlink()
     label.mkdir()
-    assert f": 1 (cannot use {label}: " in read_annotations(data_file).notes[-1]
+    assert any(f": 1 (cannot use {label}: " in note for note in read_annotations(data_file).notes)
     data_file.write_text("- 7")
     with pytest.raises(DataError, match=f"{data_file} is not a data.yaml"):
         read_annotations(data_file)
@@ -271,9 +243,9 @@ def test_a_few_images_that_cannot_be_used_are_left_out_and_named(data_file: Path
         label.write_text("\n\n" + line)
         content, _, notes = read_annotations(data_file)
         assert content["annotations"] == expected and len(content["images"]) == 2
-        assert re.search(rf"left out.*: 1 \(.*000000000002.txt, line 3: {fault}", notes[-1])
-    (data_file.parent / "images" / "train" / "000000000001.jpg").write_bytes(b"nothing")
-    with pytest.raises(DataError, match=r"000000000001.jpg cannot be decoded.* \(and 1 of 3 images more\)"):
+        assert any(re.search(rf"left out: 1 \(.*000000000002.txt, line 3: {fault}", note) for note in notes)
+    labels_of(data_file)[0].write_text("0")
+    with pytest.raises(DataError, match=r"000000000001.txt, line 1: 1 numbers.* \(and 1 more\)"):
         read_annotations(data_file)
 
 
@@ -281,15 +253,9 @@ def test_an_object_of_five_numbers_is_a_place_that_training_ignores(data_file: P
     labels = labels_of(data_file)
     with open(labels[1], "a") as file:
         file.write("0 0.5 0.25 0.1 0.2\n")
-    content, _, notes = read_annotations(data_file)
-    entry = content["annotations"][-1]
+    entry = read_annotations(data_file).document["annotations"][-1]
     assert not any(entry["keypoints"])
     assert (entry["bbox"], entry["image_id"]) == ([72, 18, 16, 24], 2)
-    assert any("without keypoints" in note and "000000000002.jpg" in note for note in notes)
-    for path in labels:
-        path.write_text("0 0.5 0.25 0.1 0.2\n")
-    with pytest.raises(DataError, match=r"data.yaml has keypoints; .* detection"):
-        read_annotations(data_file)
 
 
 def test_without_pyyaml_the_message_names_the_extra(data_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
