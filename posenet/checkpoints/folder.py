@@ -159,18 +159,14 @@ def copy_to_host(value: Any) -> Any:
 @contextlib.contextmanager
 def run_lock(folder: Path) -> Iterator[None]:
     """Within this context, only this process may write into ``folder``, which is created; else ``CheckpointError``."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CheckpointError(
-            f"cannot create the folder {folder} ({error.strerror}); choose another one with --set checkpoint.path=DIR"
-        ) from error
     lock = FileLock(folder / LOCK_FILE)
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=LOCK_SECONDS)
-    except Timeout as error:
+    except OSError as error:
+        reason = "it is in use by another process" if isinstance(error, Timeout) else error.strerror
         raise CheckpointError(
-            f"{folder} is in use by another process; wait until that has ended, or give --set checkpoint.path=DIR"
+            f"cannot use the folder {folder} ({reason}); choose another one with --set checkpoint.path=DIR"
         ) from error
     try:
         yield

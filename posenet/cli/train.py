@@ -102,7 +102,7 @@ def train_with_flags(args: argparse.Namespace, runtime: Runtime | None) -> int:
     if args.opt_level:
         amp = APEX_OPT_LEVELS[args.opt_level]
         _log.info("--opt-level %s is an option of Apex; using --amp %s", args.opt_level, amp)
-    if args.data is not None and was_started_by_us():  # by a process that has reported on the data
+    if args.data is not None and was_started_by_us() and not args.prepare:  # by a process that has reported on the data
         logging.getLogger("posenet.training.from_annotations").setLevel(logging.ERROR)
     result = train(
         args.config if args.data is None else args.data,

@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -36,6 +37,9 @@ from posenet.training.log import (
 )
 from posenet.training.resume import config_of_run, find_checkpoint, is_last, restore_run
 from posenet.training.run import Run, TrainingResult
+
+if TYPE_CHECKING:
+    from posenet.training.from_annotations import PreparedData
 
 _log = logging.getLogger(__name__)
 _training_thread = threading.RLock()
@@ -113,10 +117,10 @@ def train(
     if not isinstance(resume, bool):
         raise ConfigError("with annotations, a run continues in its folder; leave out --resume PATH")
 
-    from posenet.training import from_annotations  # a part of the package that may be left out
-
-    def prepare_data() -> tuple[from_annotations.PreparedData, Experiment, list[str]]:
+    def prepare_data() -> tuple[PreparedData, Experiment, list[str]]:
         """The stores of the annotations, the experiment of a run on them and its overrides."""
+        from posenet.training import from_annotations  # a part of the package that may be left out
+
         data = from_annotations.prepare(config, pairs, experiment=experiment, **sources)
         if prepare:
             from_annotations.show_labels(data, "the same without --prepare")
@@ -130,7 +134,9 @@ def train(
         return TrainingResult(data.folder, finished=False, epochs=0, steps=0, best={})
     result = train_on_stores(chosen, pairs, data.is_started)
     if runtime.is_main and (result.finished or result.stopped_early):
-        from_annotations.conclude(data, progress)
+        from posenet.training.from_annotations import conclude
+
+        conclude(data, progress)
     return result
 
 

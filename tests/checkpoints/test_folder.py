@@ -155,7 +155,7 @@ def test_a_second_process_is_refused_until_the_first_has_ended(tmp_path: Path, m
     monkeypatch.setattr(folder_module, "LOCK_SECONDS", 0.1)
     folder = tmp_path / "new"
     with locked_by_another_process(folder) as pid:
-        with pytest.raises(CheckpointError, match="new is in use .*checkpoint.path"):
+        with pytest.raises(CheckpointError, match="new .it is in use .*checkpoint.path"):
             with run_lock(folder):
                 pytest.fail("two processes hold the lock")
         os.kill(pid, signal.SIGKILL)
