@@ -220,14 +220,6 @@ class TestCallbacks:
         posenet.train(experiment, pairs, max_steps=2, progress=False)
         assert Path("run/own.txt").read_text() == "1\n2\n"
 
-    def test_only_rank_0_of_two_processes_calls_them(self, folder: Path, stores: Stores, tmp_path: Path) -> None:
-        def run_rank(runtime: DistributedRuntime) -> None:
-            allow("own_log:Writes", folder)
-            train_tiny(stores, tmp_path / "run", 'log.callbacks=["own_log:Writes"]', runtime=runtime, max_steps=2)
-
-        assert errors_in_processes(2, tmp_path / "results", run_rank) == ["", ""]
-        assert Path("run/own.txt").read_text() == "1\n2\n"
-
 
 class TestTrust:
     """A file of others names code: it is not imported unless the user names it too."""

@@ -57,7 +57,6 @@ from posenet.images import (
     has_proportions,
     read_header,
     read_image_file,
-    read_oriented_header,
 )
 from posenet.messages import truncate_for_message
 from posenet.progress_bar import progress_bar
@@ -282,7 +281,7 @@ def _read_files(images: _Images, folder: Path, opens_images: bool, said: Adjustm
         try:
             if opens_images:
                 return check_image(read_image_file(path)), "", ""
-            return read_oriented_header(path) if images.sizes[row].all() else read_header(path), "", ""
+            return read_header(path), "", ""
         except (OSError, ValueError, DataError) as error:
             if not os.path.exists(path):  # which is also false for a name that is too long
                 return None, "missing-file", ""

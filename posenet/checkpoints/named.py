@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from filelock import FileLock
 
-from posenet import downloading
 from posenet.checkpoints.file import read_checkpoint, require_checkpoint_file
-from posenet.downloading import DownloadError, limited, receive
+from posenet.downloading import DownloadError, download_errors, receive
 from posenet.errors import CheckpointError
 from posenet.files import atomic_replacement, remove_leftovers
 from posenet.messages import to_single_line
+from posenet.progress_bar import progress_bar
 
 HOME_VARIABLE = "POSENET_HOME"
 """Environment variable with the folder of downloaded weights and other files that can be made again."""
@@ -118,10 +118,13 @@ def _download(url: str, path: Path, title: str) -> None:
             except ImportError as error:
                 remedy = "pip install 'simplepose[weights]'"
                 raise DownloadError(f"downloads from Google Drive need gdown: {remedy}") from error
-            with limited(downloading.FILE_LIMITS, title) as check:
-                timeout = downloading.SERVER_TIMEOUT
+            with download_errors(), progress_bar(title=title, unit="MiB") as bar:
                 gdown.download(
-                    id=drive_page[1], output=file, quiet=True, use_cookies=False, progress=check, timeout=timeout
+                    id=drive_page[1],
+                    output=file,
+                    quiet=True,
+                    use_cookies=False,
+                    progress=lambda size, _: bar.update(size // 2**20 - bar.n),
                 )
         else:
             receive(url, file, title=title)

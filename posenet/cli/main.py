@@ -26,11 +26,9 @@ from typing import Any, NoReturn, TextIO
 
 import posenet
 from posenet.cli.options import (
-    OTHER_TOOLS,
     add_quiet_option,
     describe_default,
-    remedy_for_foreign_flag,
-    remedy_for_setting,
+    remedy_for_unknown,
     with_dashes,
 )
 from posenet.devices.ranks import rank_of_process
@@ -106,11 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     tool = parser.parse_args(words[:1]).tool
     if tool not in TOOLS:
-        remedy = f"{suggest(tool, TOOLS)}known: {', '.join(TOOLS)}"
-        if tool in OTHER_TOOLS:
-            remedy = f"here it is posenet {OTHER_TOOLS[tool]}"
-        elif os.path.exists(tool):
-            remedy = f"to find people in it: posenet predict {tool}"
+        remedy = f"{suggest(tool, TOOLS)}known: {', '.join(TOOLS)}; posenet predict INPUT finds people in images"
         parser.error(f"there is no tool {tool}; {remedy}")
     return run_tool(tool, words[1:], prog=f"posenet {tool}")
 
@@ -120,7 +114,8 @@ def run_tool(name: str, argv: Sequence[str] | None = None, prog: str | None = No
 
     Option names may be written with ``-`` or ``_``. ``prog`` is the name in messages; by default, that of the script.
     """
-    _replace_closed_streams()
+    if sys.stderr is None:  # it is closed
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     # OpenCV, which is not imported yet, would write lines of its own about files that it cannot read.
     os.environ.setdefault("OPENCV_LOG_LEVEL", "SILENT")
     program = Path(sys.argv[0]).name if prog is None else prog
@@ -128,12 +123,9 @@ def run_tool(name: str, argv: Sequence[str] | None = None, prog: str | None = No
 
     def parse_and_run() -> int | None:
         parser = make_parser(name, program)
-        if remedy := remedy_for_foreign_flag(name, arguments):
-            parser.error(remedy)
         args, unknown = parser.parse_known_args(arguments)
         if unknown:
-            setting = remedy_for_setting(unknown[0]) if "overrides" in args else ""
-            parser.error(f"{unknown[0]} is not known here{setting}")
+            parser.error(f"{unknown[0]} is not known here{remedy_for_unknown(unknown[0])}")
         args.command = [name, *arguments]
         args.prog = program
         status: int | None = _load_tool(name).run(args)
@@ -194,9 +186,7 @@ def _describe_system_error(error: Exception) -> str:
             "PyTorch is not installed (the package torch); without it, only predict, evaluate and diagnose work, with "
             "an exported file and in one process"
         )
-    if isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("posenet."):
-        return f"{error.name} is not installed; install posenet with all its parts"
-    if is_out_of_memory(error):  # of the host: ``Runtime.explanation_of`` has the remedy for a device in training
+    if is_out_of_memory(error):  # of the host: ``Runtime.explain_errors`` has the remedy for a device in training
         reason = str(error).partition("\n")[0][:200]
         remedy = "lower the batch size and the number of workers and processes, or allow more memory"
         return f"too little memory{f' ({reason})' if reason else ''}; {remedy}"
@@ -270,18 +260,3 @@ def _concerns_this_rank_alone(record: logging.LogRecord) -> bool:
     """Whether other ranks than 0 show a message."""
     is_ours = record.name.startswith("posenet.")
     return record.levelno >= logging.ERROR or not is_ours or record.name == "posenet.training.batches"
-
-
-def _replace_closed_streams() -> None:
-    """Open the null device in place of standard streams that are closed.
-
-    The next file that is opened would get the number of a closed one, and libraries that write messages to standard
-    error would write them into that file. ``sys.stdout`` stays None, so that an output to it is an error.
-    """
-    for descriptor in range(3):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number, which is this one
-    if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115

@@ -24,8 +24,6 @@ MAX_PROCESSES = 64
 """Processes that ``--nproc`` may start on any machine; on one with more cores, as many as those."""
 STATUS_FILE_VARIABLE = "POSENET_STATUS_FILE"
 """Environment variable with the file into which rank 0 writes its exit status."""
-PARENT_VARIABLE = "POSENET_PARENT"
-"""Environment variable with the process that has started those of ``--nproc``."""
 
 
 def add_process_options(parser: argparse.ArgumentParser) -> ArgumentContainer:
@@ -124,7 +122,6 @@ def run_processes(count: int, arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="posenet-") as folder:
         status_file = Path(folder) / "status"
         os.environ[STATUS_FILE_VARIABLE] = str(status_file)
-        os.environ[PARENT_VARIABLE] = str(os.getpid())
         logging.disable()  # the processes report their errors themselves
         try:
             # Without "--", torchrun takes some flags of the tool for its own.
@@ -143,7 +140,7 @@ def run_processes(count: int, arguments: Sequence[str]) -> int:
             return failure.exitcode
         finally:
             logging.disable(logging.NOTSET)
-            del os.environ[STATUS_FILE_VARIABLE], os.environ[PARENT_VARIABLE]
+            del os.environ[STATUS_FILE_VARIABLE]
     return 0
 
 
@@ -153,8 +150,10 @@ def stop_with_parent() -> None:
     Otherwise the ranks would train on, and nobody would know of them.
     """
 
+    parent = os.getppid()
+
     def watch() -> None:
-        while os.getppid() == int(os.environ[PARENT_VARIABLE]):
+        while os.getppid() == parent:
             time.sleep(1)
         os.kill(os.getpid(), signal.SIGTERM)
 

@@ -456,7 +456,7 @@ class TestImages:
         assert kinds(file) == {
             "missing-file": "left out", "unreadable-file": "left out", "wrong-size": "left out", "resized": "derived",
         }  # fmt: skip
-        assert found(file)["unreadable-file"][1] == ["2.jpg (is empty)", "4.jpg (is too large)"]
+        assert found(file)["unreadable-file"][1] == ["2.jpg (cannot be decoded)", "4.jpg (is too large)"]
         assert [image.id for image in file.images] == [3, 6, 8, 9, 10, 11, 12, 13, 14]
         for number in range(8, 15):
             (folder / f"{number}.jpg").unlink()

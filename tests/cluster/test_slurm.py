@@ -91,16 +91,6 @@ def test_signal_to_the_step(cluster: Cluster, tmp_path: Path, options: tuple[str
     assert outcome.status != 0 if options else outcome.status == STOPPED_STATUS
 
 
-def test_cancelled_job(cluster: Cluster, tmp_path: Path) -> None:
-    """``scancel`` sends SIGTERM, and SIGKILL after 30 seconds."""
-    run = tmp_path / "run"
-    command, job = start_endless_run(cluster, run)
-    cluster.on("ctl", "scancel", job)
-    outcome = command.wait()
-    assert f"Stopped after step {steps_in(run)} " in outcome.output
-    wait_until(lambda: status_of(run) == "stopped", 40)
-
-
 @pytest.mark.parametrize("name, message", [("KILL", "task 1: Killed"), ("STOP", "waited 0.5 minutes")])
 def test_killed_or_hanging_rank(cluster: Cluster, tmp_path: Path, name: str, message: str) -> None:
     run = tmp_path / "run"
