@@ -134,9 +134,10 @@ def read_image_file(path: str | Path) -> np.ndarray:
 
 
 def read_image(path: str | Path) -> np.ndarray:
-    """Read an image file as ``decode_image`` does; ``DataError`` if it cannot be read or decoded."""
+    """Read the image at a path or an http address as ``decode_image`` does; ``DataError`` if that fails."""
     with image_errors(path):
-        return decode_image(read_image_file(path))
+        is_url = is_address(str(path))
+        return decode_image(np.frombuffer(download_bytes(str(path)), np.uint8) if is_url else read_image_file(path))
 
 
 def read_header(path: str | Path) -> ImageHeader:
@@ -153,7 +154,7 @@ def image_errors(path: str | Path) -> Iterator[None]:
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
     except ValueError as error:
-        raise DataError(f"{path} {error}") from error
+        raise DataError(f"{without_credentials(str(path))} {error}") from error
 
 
 def parse_header(file: BinaryIO) -> ImageHeader:
@@ -388,16 +389,6 @@ def _decode_heif(data: np.ndarray) -> np.ndarray:
     return cv2.cvtColor(np.asarray(rgb), cv2.COLOR_RGB2BGR)
 
 
-def download_image(url: str) -> np.ndarray:
-    """Read the image at an address (http or https): (H, W, 3) uint8 BGR, upright.
-
-    ``DataError`` if it cannot be downloaded, is too large, or is not an image that can be decoded.
-    """
-    data = np.frombuffer(download_bytes(url), np.uint8)
-    with image_errors(without_credentials(url)):
-        return decode_image(data)
-
-
 def is_encoded(image: object) -> bool:
     """Whether an object holds the bytes of an image file: bytes, an open file, an array of bytes, a data: address."""
     if isinstance(image, str):
@@ -420,10 +411,8 @@ def to_bgr(image: ImageInput, channels: ChannelOrder = "bgr") -> np.ndarray:
     """
     if channels not in ("bgr", "rgb"):
         raise DataError(f"channels must be 'bgr' or 'rgb', not {channels!r}")
-    if isinstance(image, str) and is_address(image):
-        return download_image(image)
     if isinstance(image, (str, os.PathLike)) and not is_encoded(image):
-        return read_image(Path(image))
+        return read_image(os.fspath(image))
     try:
         if isinstance(image, Image.Image):
             # Modes such as I;16 have one channel of other numbers than bytes, which are kept.

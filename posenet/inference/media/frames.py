@@ -32,11 +32,11 @@ from posenet.images import (
     ChannelOrder,
     ImageInput,
     decode_reduced_image,
-    download_image,
     image_errors,
     image_places,
     is_encoded,
     open_with_pillow,
+    read_image,
     read_image_file,
     to_bgr,
 )
@@ -184,7 +184,7 @@ def require_pyav() -> None:
 def _read_image(source: Source, reduction_of: Callable[[tuple[int, int]], int] | None) -> Frame:
     try:
         if source.url is not None:
-            return Frame(source, download_image(source.url))
+            return Frame(source, read_image(source.url))
         assert source.path is not None
         with image_errors(source.path):
             image, size = decode_reduced_image(read_image_file(source.path), reduction_of or (lambda size: 1))
