@@ -80,23 +80,6 @@ def test_a_server_that_sends_a_byte_now_and_then_is_left(
             save(f"{server.address}/a.pth", tmp_path / "a.pth")
 
 
-def test_a_download_with_a_title_shows_its_progress_in_mebibytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("posenet.progress_bar.LINE_SECONDS", 0.0)
-    body = bytes(2 * 2**20 + 2**19)
-    for title, headers, shown in (
-        ("weights", [f"Content-Length: {len(body)}"], "weights: 100% 2/2 ["),
-        ("weights", [], "weights: 2MiB ["),
-        ("", [], ""),
-    ):
-        with raw_server(answer(*headers, body=body)) as server:
-            save(server.address, tmp_path / "a", title)
-        assert (tmp_path / "a").read_bytes() == body
-        last = (capsys.readouterr().err.splitlines() or [""])[-1]
-        assert shown in last and bool(last) == bool(title)
-
-
 @pytest.mark.parametrize("headers", [(), ("Transfer-Encoding: chunked",)])
 def test_an_endless_file_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, headers: tuple[str, ...]) -> None:
     monkeypatch.setattr("posenet.downloading.FILE_LIMITS", (1.5, 60))

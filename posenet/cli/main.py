@@ -58,13 +58,6 @@ _MODULES = {module.name for module in pkgutil.iter_modules([os.path.dirname(__fi
 TOOLS = {name: text for name, text in _TOOLS.items() if name.replace("-", "_") in _MODULES}
 """The commands that are installed, and their help texts; parts of the package can be left out."""
 
-_REMEDIES = {
-    errno.ENOSPC: "; free disk space, or choose another folder",
-    errno.EDQUOT: "; free disk space, or choose another folder",
-    errno.EMFILE: "; allow more open files (ulimit -n)",
-}
-"""Remedies for errors of the system, by their number."""
-
 
 class ToolParser(argparse.ArgumentParser):
     """A parser whose help shows defaults, which accepts no abbreviations, and whose errors are one line."""
@@ -157,49 +150,41 @@ def run_and_report(task: Callable[[], int | None], prog: str) -> int:
             if sys.stdout is not None:
                 with name_file_in_errors(STANDARD_OUTPUT):
                     sys.stdout.flush()
-    except OtherRankError:
-        status = 2  # the rank that has failed reports the error
-    except PosenetError as error:
-        _report_failure(prog, str(error))
-        status = STOPPED_STATUS if isinstance(error, ConnectError) else 2
-    except KeyboardInterrupt:
-        report_error(prog, "interrupted")
-        status = 130
-    except BrokenPipeError as error:
-        if error.filename != STANDARD_OUTPUT:
+            return status
+    except (Exception, KeyboardInterrupt) as error:
+        if isinstance(error, BrokenPipeError) and error.filename == STANDARD_OUTPUT:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes the rest at its end
+            return 128 + 13  # as if by SIGPIPE, and without a message: the reader, such as head, has ended
+        status, text = _describe_error(error)
+        if not status:
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes the rest at its end
-        status = 128 + 13  # as if by SIGPIPE, and without a message: the reader, such as head, has ended
-    except Exception as error:
-        text = _describe_system_error(error)
-        if not text:  # a fault of the program
-            raise
-        _report_failure(prog, text)
-        status = 2
-    return status
+        if text:
+            report_error(prog, text)
+        return status
 
 
-def _describe_system_error(error: Exception) -> str:
-    """What the system has refused, and a remedy; empty if the error has another cause."""
-    if isinstance(error, ModuleNotFoundError) and error.name == "torch":
-        return (
-            "PyTorch is not installed (the package torch); without it, only predict, evaluate and diagnose work, with "
-            "an exported file and in one process"
-        )
-    if is_out_of_memory(error):  # of the host: ``Runtime.explain_errors`` has the remedy for a device in training
+def _describe_error(error: BaseException) -> tuple[int, str]:
+    """The exit status after an error, and what is shown; status 0 for a fault of the program."""
+    if isinstance(error, KeyboardInterrupt):
+        return 130, "interrupted"
+    if isinstance(error, OtherRankError):
+        return 2, ""  # the rank that has failed reports the error
+    if isinstance(error, PosenetError):
+        text = str(error)
+    elif isinstance(error, ModuleNotFoundError) and error.name == "torch":
+        text = "PyTorch is not installed: pip install torch; without it, exported files work in one process"
+    elif isinstance(error, Exception) and is_out_of_memory(error):  # on a device: see ``Runtime.explain_errors``
         reason = str(error).partition("\n")[0][:200]
-        remedy = "lower the batch size and the number of workers and processes, or allow more memory"
-        return f"too little memory{f' ({reason})' if reason else ''}; {remedy}"
-    if isinstance(error, OSError):
-        file = f": {error.filename}" if error.filename else ""
-        return f"{error.strerror or error}{file}{_REMEDIES.get(error.errno or 0, '')}"
-    return ""
-
-
-def _report_failure(prog: str, message: str) -> None:
+        text = f"too little memory{f' ({reason})' if reason else ''}; lower the batch size and the number of workers"
+    elif isinstance(error, OSError):
+        text = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            text += "; free disk space, or choose another folder"
+    else:
+        return 0, ""
     rank = rank_of_process(os.environ)
-    who = f"rank {rank}: " if rank else ""
-    report_error(prog, f"error: {who}{to_single_line(message)}")
+    who = f"error: rank {rank}: " if rank else "error: "
+    return STOPPED_STATUS if isinstance(error, ConnectError) else 2, who + to_single_line(text)
 
 
 def report_error(prog: str, message: str) -> None:
@@ -248,7 +233,7 @@ def log_to_stderr(quiet: bool = False, rank: int = 0) -> Iterator[None]:
     try:
         with warnings.catch_warnings(), hide_progress() if quiet or rank else contextlib.nullcontext():
             # Pillow warns of damaged EXIF data, which are then no orientation.
-            warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
+            warnings.filterwarnings("ignore", module=r"PIL\.")
             yield
     finally:
         logging.captureWarnings(False)

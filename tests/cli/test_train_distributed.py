@@ -184,19 +184,6 @@ def wait_for_files(process: subprocess.Popen[bytes], *files: Path) -> None:
 
 
 @pytest.mark.slow
-def test_nproc_trains_in_processes_that_a_signal_stops_with_status_75(start: Start, tmp_path: Path) -> None:
-    launcher = start("output", [sys.executable, SCRIPT, "--nproc", "2"], "--epochs", "9999")
-    wait_for_files(launcher, tmp_path / "run" / "last.pth")
-    launcher.send_signal(signal.SIGTERM)
-    assert launcher.wait(TIMEOUT_SECONDS) == STOPPED_STATUS
-    output = (tmp_path / "output.txt").read_text()
-    assert (tmp_path / "run" / "run.status").read_text() == "stopped\n"
-    assert output.count("Stopped after step") == 1 and "Traceback" not in output
-    steps = read_checkpoint(tmp_path / "run" / "last.pth")["progress"]["total_steps"]
-    assert f"Stopped after step {steps} " in output
-
-
-@pytest.mark.slow
 def test_a_second_ctrl_c_interrupts_the_processes_of_nproc(start: Start, tmp_path: Path) -> None:
     """The first would wait for the end of a step, which takes a minute here."""
     steps = [tmp_path / f"step of rank {rank}" for rank in range(2)]

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from posenet.checkpoints.file import read_checkpoint
-from posenet.devices.signals import STOPPED_STATUS
 from tests.helpers.cluster import (
     ENDLESS,
     NODES,
@@ -59,23 +58,6 @@ def test_only_the_first_host_needs_the_folder_of_the_run(cluster: Cluster, tmp_p
     outcome = cluster.on("node1", *cluster.train(tmp_path / "reference", "--nproc", "2"))
     assert outcome.status == 0, outcome.output
     assert_same_run(run, tmp_path / "reference")
-
-
-@pytest.mark.parametrize("address", ["127.0.1.1", None])
-def test_host_names_without_a_usable_address_are_explained(
-    cluster: Cluster, tmp_path: Path, address: str | None
-) -> None:
-    for node in NODES:
-        cluster.name_hosts(node, address)
-    train = cluster.train(tmp_path / "run", "--timeout", "0.5")
-    outcomes = run_on_both(cluster, [train, train])
-    assert [outcome.status for outcome in outcomes] == [STOPPED_STATUS, STOPPED_STATUS], outcomes
-    for outcome in outcomes:
-        assert "the processes did not connect at 10.77.0.1:29532" in error_line(outcome.output)
-        assert "GLOO_SOCKET_IFNAME" in error_line(outcome.output)
-        assert "Traceback" not in outcome.output
-    outcomes = run_on_both(cluster, [train, train], GLOO_SOCKET_IFNAME="eth0")
-    assert [outcome.status for outcome in outcomes] == [0, 0], outcomes
 
 
 def test_run_ends_on_both_hosts_when_a_link_goes_down_for_good(cluster: Cluster, tmp_path: Path) -> None:

@@ -56,20 +56,6 @@ def test_rank_0_may_be_on_another_host_than_the_first(cluster: Cluster, tmp_path
     assert num_processes(tmp_path / "run") == 2
 
 
-def test_interactive_shell_without_a_launcher_and_with_nproc(cluster: Cluster, tmp_path: Path) -> None:
-    """``salloc`` without a command runs ``srun --interactive --pty $SHELL`` on the first node."""
-    shell = tmp_path / "shell.sh"
-    commands = [cluster.train(tmp_path / "alone"), cluster.train(tmp_path / "two", "--nproc", "2")]
-    shell.write_text("#!/bin/bash\n" + " && ".join(map(" ".join, commands)) + "\n")
-    shell.chmod(0o755)
-    # "script" gives srun a terminal in whose foreground it runs.
-    command = ["script", "-qec", "salloc -N2 -n2", "/dev/null"]
-    outcome = cluster.on("ctl", *command, environment={"SHELL": str(shell)})
-    for name, count in (("alone", 1), ("two", 2)):
-        assert status_of(tmp_path / name) == "finished", outcome.output
-        assert num_processes(tmp_path / name) == count
-
-
 def start_endless_run(cluster: Cluster, run: Path, *options: str, timeout: str = "10") -> tuple[Command, str]:
     """Start a run with srun on both nodes; return the command and the id of the job when it has made some steps."""
     command = cluster.start("ctl", *SRUN, *options, *cluster.train(run, *ENDLESS, "--timeout", timeout))
