@@ -97,23 +97,6 @@ def test_networks_are_compared(
     assert first["people"] == second["people"]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "data --h5 missing.h5",
-        "decode --annotations missing.json",
-        "predict missing.jpg --checkpoint missing.pth",
-        "train --config missing.toml",
-    ],
-)
-def test_a_missing_file_is_one_line(
-    words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(monkeypatch, *words.split()) == 2
-    message = capsys.readouterr().err
-    assert "missing" in message and message.count("\n") == 1
-
-
 GPU_PARTS = ["tests", "prediction", "steps", "trainings", "loaders"]
 
 

@@ -22,7 +22,6 @@ from posenet.cli import main as cli
 from posenet.cli.main import log_to_stderr, print_message
 from posenet.errors import ConnectError, DataError, OtherRankError, PosenetError
 from posenet.progress_bar import progress_bar
-from posenet.settings import Config
 from tests.helpers.source_files import ROOT
 
 Run = Callable[[argparse.Namespace], None]
@@ -294,15 +293,6 @@ def test_the_overview_lists_all_tools_and_is_shown_without_arguments(capsys: Cap
         assert re.search(rf"^  {name} +{re.escape(text)}$", overview, re.MULTILINE), name
     assert cli.main([]) == 2
     assert capsys.readouterr().err == overview
-
-
-def test_the_help_of_a_flag_names_its_setting_and_its_default(capsys: Capture) -> None:
-    text = " ".join(help_of(["train"], capsys).split())
-    assert f"passes over the data (train.epochs; default: {Config().train.epochs})" in text
-    assert "(parallel.sync_bn; default: off)" in text and "0 does not stop (default: 0)" in text
-    text = " ".join(help_of(["predict"], capsys).split())
-    assert f"(inference.height; default: that of the checkpoint, or {Config().inference.height})" in text
-    assert "0-1 (default: 0.25)" in text and "(default: None)" not in text
 
 
 def test_the_package_shows_its_public_names_and_is_typed() -> None:
