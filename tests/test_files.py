@@ -46,18 +46,6 @@ def test_the_error_of_a_full_disk_names_the_file(tmp_path):
     assert error.value.filename == str(tmp_path / "file") and os.listdir(tmp_path) == []
 
 
-def test_a_temporary_name_that_exists_is_left_alone(tmp_path, monkeypatch):
-    """A process on another machine may write it, or a killed one may have left a hard link to another file."""
-    precious = tmp_path / "precious"
-    precious.write_bytes(b"precious")
-    os.link(precious, tmp_path / ".file.7.tmp")
-    monkeypatch.setattr("secrets.randbelow", lambda _: 7)
-    with pytest.raises(FileExistsError):
-        write_atomically(tmp_path / "file", b"new")
-    assert precious.read_bytes() == b"precious" and precious.stat().st_nlink == 2
-    assert not (tmp_path / "file").exists()
-
-
 def test_a_symbolic_link_is_kept_and_its_target_replaced(tmp_path):
     (tmp_path / "folder").mkdir()
     for target in ("old", "folder/new"):

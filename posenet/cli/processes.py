@@ -20,8 +20,6 @@ from posenet.devices.ranks import SHARE_TIMEOUT_MINUTES, Ranks, join_ranks, rank
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import ConfigError, PosenetError
 
-MAX_PROCESSES = 64
-"""Processes that ``--nproc`` may start on any machine; on one with more cores, as many as those."""
 STATUS_FILE_VARIABLE = "POSENET_STATUS_FILE"
 """Environment variable with the file into which rank 0 writes its exit status."""
 
@@ -76,9 +74,6 @@ def run_on_ranks(
     if args.nproc > 1 and not was_started_by_us():
         if rank_info(os.environ).world_size > 1:
             raise ConfigError("a launcher has started this process; leave out --nproc")
-        limit = max(MAX_PROCESSES, os.cpu_count() or 1)
-        if args.nproc > limit:
-            raise ConfigError(f"--nproc {args.nproc}: too many processes for this machine; start {limit} at most")
         check()
         return run_processes(args.nproc, args.command)
     if was_started_by_us():

@@ -143,16 +143,6 @@ def test_rank_0_alone_reports_a_stop_and_not_to_torchrun(
     assert read_checkpoint(tmp_path / "run" / "last.pth")["progress"]["total_steps"] == 3
 
 
-def test_the_timeout_is_that_of_the_process_group(
-    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}.items():
-        monkeypatch.setenv(name, value)
-    words = ["-p", str(tmp_path / "run"), "--timeout", "0.01", "--set", *data_settings(stores)]
-    assert run_tool("train-distributed", words) == STOPPED_STATUS
-    assert "rank 1: the processes did not connect at 127.0.0.1:9" in capsys.readouterr().err
-
-
 Start = Callable[..., subprocess.Popen[bytes]]
 
 
