@@ -1,4 +1,4 @@
-"""Progress on standard error: a bar on a terminal, a short text now and then elsewhere, or nothing."""
+"""Progress on standard error: a bar on a terminal, a line now and then elsewhere, or nothing."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ _bars: weakref.WeakSet[tqdm[Any]] = weakref.WeakSet()
 """The bars of this process that are shown."""
 
 
+def _is_terminal() -> bool:
+    return hasattr(sys.stderr, "isatty") and sys.stderr.isatty()
+
+
 def progress_bar(
     items: Iterable[Any] | None = None,
     title: str = "",
@@ -31,7 +35,7 @@ def progress_bar(
     leave: bool = True,
     disable: bool = False,
 ) -> tqdm[Any]:
-    """A bar over ``items``, or one that its caller updates, on standard error; without a drawing where it is a file.
+    """A bar over ``items``, or one that its caller updates, on standard error; a line now and then where it is a file.
 
     Args:
         total: number of items; None for ``len(items)``, or if it is unknown.
@@ -41,10 +45,11 @@ def progress_bar(
     options: dict[str, Any] = {"desc": to_single_line(title), "total": total, "unit": unit, "initial": done}
     if disable or _is_hidden or not hasattr(sys.stderr, "isatty"):  # as in a service and in a windowed program
         return tqdm(items, disable=True, **options)
-    if sys.stderr.isatty():
+    if _is_terminal():
         options |= {"leave": leave, "dynamic_ncols": True}
     else:
-        options |= {"delay": LINE_SECONDS, "mininterval": LINE_SECONDS, "maxinterval": LINE_SECONDS, "ncols": 0}
+        options |= dict.fromkeys(("delay", "mininterval", "maxinterval"), LINE_SECONDS)
+        options["bar_format"] = "{l_bar}{r_bar}\n"
     bar = tqdm(items, **options)
     _bars.add(bar)
     return bar
@@ -66,7 +71,7 @@ class AboveBarHandler(logging.StreamHandler[TextIO]):
     """Writes log messages above the bars of this process, never into the line of one."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        with tqdm.external_write_mode(file=sys.stderr):
+        with tqdm.external_write_mode(file=sys.stderr) if _is_terminal() else contextlib.nullcontext():
             super().emit(record)
 
 
@@ -74,5 +79,5 @@ def close_bars() -> None:
     """End all bars of this process, so that a last message starts on a line of its own."""
     for bar in list(_bars):
         bar.close()
-    if hasattr(sys.stderr, "isatty") and sys.stderr.isatty():  # where another process may have left a bar
+    if _is_terminal():  # where another process may have left a bar
         sys.stderr.write("\r\x1b[K")
