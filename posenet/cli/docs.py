@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import site
-import sys
+import sysconfig
 from pathlib import Path
 
 import posenet
@@ -38,8 +38,8 @@ def run(args: argparse.Namespace) -> None:
 def _find_pages() -> Path:
     """The folder of the pages: that of the checkout, or that of the installation."""
     root = Path(posenet.__file__).parent.parent
-    places = [root, *(Path(base, "share/doc/simplepose") for base in (sys.prefix, site.getuserbase(), root))]
-    for place in places:
+    bases = (sysconfig.get_path("data"), site.getuserbase(), root)
+    for place in [root, *(Path(base, "share/doc/simplepose") for base in bases)]:
         if (place / "docs" / "start.md").is_file():
             return (place / "docs").resolve()
     raise ConfigError("this installation of posenet has no pages; install it from a wheel or a checkout")
