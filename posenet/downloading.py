@@ -11,7 +11,7 @@ import re
 import string
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import BinaryIO
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
@@ -59,34 +59,17 @@ def without_credentials(url: str) -> str:
 
 
 @contextlib.contextmanager
-def limited(limits: tuple[float, float], title: str = "") -> Iterator[Callable[[int, int | None], None]]:
-    """A download within limits of MiB and seconds, with a progress bar if it has a title.
-
-    Yields a function to call with the bytes that have arrived and those that will; it raises ``DownloadError`` beyond a
-    limit. Any error but that of a full disk becomes a ``DownloadError``.
-    """
-    max_mebibytes, max_seconds = limits
-    end = time.monotonic() + max_seconds
-
-    def check(size: int, length: int | None) -> None:
-        if max(size, length or 0) > max_mebibytes * 2**20 or time.monotonic() > end:
-            raise DownloadError(
-                f"it has more than {max_mebibytes:g} MiB or takes more than {max_seconds:g} s; download it with "
-                "another program, and give the file"
-            )
-        bar.total = length and length // 2**20
-        bar.update(size // 2**20 - bar.n)
-
-    with progress_bar(title=title, unit="MiB", disable=not title) as bar:
-        try:
-            yield check
-        except DownloadError:
+def download_errors() -> Iterator[None]:
+    """Within this context, any error but that of a full disk becomes a ``DownloadError``."""
+    try:
+        yield
+    except DownloadError:
+        raise
+    except Exception as error:  # a server can make urllib and gdown raise almost any
+        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
             raise
-        except Exception as error:  # a server can make urllib and gdown raise almost any
-            if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            reason = to_single_line(str(error).partition("\n")[0]) or type(error).__name__
-            raise DownloadError(reason[:MAX_REASON]) from error
+        reason = to_single_line(str(error).partition("\n")[0]) or type(error).__name__
+        raise DownloadError(reason[:MAX_REASON]) from error
 
 
 def download_bytes(url: str) -> bytes:
@@ -102,22 +85,32 @@ def download_bytes(url: str) -> bytes:
 def first_bytes(url: str, count: int) -> bytes:
     """The first bytes at an address, fewer if there are no more; none if the server does not send any."""
     try:
-        with limited(IMAGE_LIMITS), _open(url) as response:
+        with download_errors(), _open(url) as response:
             return response.read(count)
     except DownloadError:  # reading the whole will report that
         return b""
 
 
 def receive(url: str, file: BinaryIO, limits: tuple[float, float] | None = None, title: str = "") -> None:
-    """Write what is at an address to an open file; errors and the limits, ``FILE_LIMITS`` by default: ``limited``."""
-    with limited(limits or FILE_LIMITS, title) as check, _open(url) as response:
+    """Write what is at an address to an open file, with a progress bar if it has a title.
+
+    ``limits`` are MiB and seconds, ``FILE_LIMITS`` by default. Errors: see ``download_errors``.
+    """
+    max_mebibytes, max_seconds = limits or FILE_LIMITS
+    end = time.monotonic() + max_seconds
+    size = 0
+    with download_errors(), _open(url) as response, progress_bar(title=title, unit="MiB", disable=not title) as bar:
         length = response.length
-        size = 0
-        check(size, length)
+        bar.total = length and length // 2**20
         while data := response.read1(2**16):
             size += len(data)
-            check(size, length)
+            if max(size, length or 0) > max_mebibytes * 2**20 or time.monotonic() > end:
+                raise DownloadError(
+                    f"it has more than {max_mebibytes:g} MiB or takes more than {max_seconds:g} s; download it with "
+                    "another program, and give the file"
+                )
             file.write(data)
+            bar.update(size // 2**20 - bar.n)
         if length is not None and size < length:
             raise DownloadError(f"it ends early: {size} of {length} bytes arrived")
 

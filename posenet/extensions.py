@@ -6,11 +6,9 @@ process was told so: an experiment file or an override that ``load_config`` has 
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import re
 import sys
-from collections.abc import Iterator
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
@@ -64,16 +62,6 @@ def load_extension(key: str, name: str) -> Any:
     if meant is not None and meant.origin is not None and (file is None or not Path(meant.origin).samefile(file)):
         raise ConfigError(f"{key}: {file or 'a built-in module'} hides {meant.origin}; give the module another name")
     return found
-
-
-@contextlib.contextmanager
-def note_in_errors(note: str) -> Iterator[None]:
-    """Add how the user's code was called to the traceback of an exception that it raises."""
-    try:
-        yield
-    except Exception as error:
-        error.add_note(note)
-        raise
 
 
 def digest_of_code(name: str) -> str:

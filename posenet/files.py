@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import hashlib
 import io
 import itertools
-import logging
 import os
 import re
 import secrets
 import stat
 import sys
 import tomllib
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
@@ -38,8 +37,6 @@ _SHELL_INPUT = re.compile(r"/dev/(stdin|null|fd/\d+)|/proc/self/fd/\d+")
 """What may be read although it is no regular file: standard input, ``<(command)``, and the empty device."""
 _STEM_BYTES = 191
 """How much of the name of a file its temporary files and its lock have in theirs."""
-
-_log = logging.getLogger(__name__)
 
 
 def is_standard_output(path: str | Path) -> bool:
@@ -80,37 +77,35 @@ def check_outputs(
     chosen = [Path(path) for path in outputs]
     files = [path for path in chosen if not is_standard_output(path)]
     existing: dict[tuple[int, int], Path] = {}  # by device and inode, which all names of a file share
-    for path in [*files, *(file for folder in folders if folder.is_dir() for file in folder.iterdir())]:
-        try:
-            status = os.stat(path)
-        except (FileNotFoundError, NotADirectoryError):  # making the folder reports a file in its place
-            continue
-        except (OSError, ValueError) as error:  # a ValueError is a name that the system cannot express
-            reason = getattr(error, "strerror", None) or error
-            raise DataError(f"cannot write {path}: {reason}; choose another name or folder") from error
-        if stat.S_ISREG(status.st_mode):
-            existing[status.st_dev, status.st_ino] = path
-        elif path in files and stat.S_ISDIR(status.st_mode):
-            raise DataError(f"{path} is a folder; give the name of a file")
-    for name, count in Counter(map(os.path.realpath, chosen)).items():
-        if count > 1:
-            raise DataError(f"{name} would be written twice; choose another name or folder for one of the outputs")
-    for source in inputs if existing else ():
-        with contextlib.suppress(OSError, ValueError):  # what reads it will report that
-            status = os.stat(source)
-            if output := existing.get((status.st_dev, status.st_ino)):
-                raise DataError(f"writing {output} would replace an input, {source}; choose another name or folder")
-    for path in () if overwrite else existing.values():
-        raise DataError(f"{path} exists; choose another name or folder, or replace it with --overwrite")
-    for folder in [*(path.parent for path in chosen), *(folder for folder in folders if folder.exists())]:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:  # a file may have that name
-            raise DataError(f"{folder} cannot be a folder: {error.strerror or error}; choose another") from error
-    for path in files:
-        is_replaced = path.is_file() or not path.exists()  # others are written in place
-        if is_replaced and not os.access(resolve_link(path).parent, os.W_OK | os.X_OK):
-            raise DataError(f"cannot write {path}: its folder is read-only for this user; choose another folder")
+    names: set[str] = set()
+    try:
+        for path in chosen:
+            name = os.path.realpath(path)
+            if name in names:
+                raise DataError(f"{name} would be written twice; choose another name or folder for one of the outputs")
+            names.add(name)
+        for path in [*files, *(file for folder in folders if folder.exists() for file in folder.iterdir())]:
+            if path.is_file():
+                existing[path.stat().st_dev, path.stat().st_ino] = path
+            elif path.is_dir() and path in files:
+                raise DataError(f"{path} is a folder; give the name of a file")
+        for source in inputs if existing else ():
+            with contextlib.suppress(OSError, ValueError):  # what reads it will report that
+                status = os.stat(source)
+                if output := existing.get((status.st_dev, status.st_ino)):
+                    raise DataError(f"writing {output} would replace an input, {source}; choose another name or folder")
+        for path in () if overwrite else existing.values():
+            raise DataError(f"{path} exists; choose another name or folder, or replace it with --overwrite")
+        for path in chosen:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        for path in files:
+            is_replaced = path.is_file() or not path.exists()  # others are written in place
+            if is_replaced and not os.access(resolve_link(path).parent, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    except (OSError, ValueError) as error:  # a ValueError is a name that the system cannot express
+        name = getattr(error, "filename", None) or str(path)
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"cannot write {name}: {reason}; choose another name or folder") from error
 
 
 def shorten_name(name: str, max_bytes: int = MAX_NAME_BYTES) -> str:
@@ -145,17 +140,14 @@ def atomic_replacement(path: Path, temporary_suffix: str = "") -> Iterator[Path]
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
-        if error.filename == str(temporary):
+        if error.filename in (None, str(temporary)):
             error.filename = str(path)
         raise
 
 
 @contextlib.contextmanager
-def output_lock(path: Path) -> Iterator[bool]:
-    """Within this context no other process writes ``path``; yields False, after a warning, where there are no locks.
-
-    ``DataError`` if another process writes it; ``OSError`` if the lock cannot be made.
-    """
+def output_lock(path: Path) -> Iterator[None]:
+    """Within this context no other process writes ``path``; ``DataError`` if one does."""
     lock = FileLock(path.with_name(f".{shorten_name(path.name, _STEM_BYTES)}.lock"))
     try:
         lock.acquire(timeout=0)
@@ -164,12 +156,8 @@ def output_lock(path: Path) -> Iterator[bool]:
             f"{path} is being written by another process; wait until it has ended, or choose another file (if no "
             f"such process runs, delete {lock.lock_file})"
         ) from error
-    except (OSError, NotImplementedError) as error:
-        if getattr(error, "errno", errno.ENOSYS) not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
-            raise
-        _log.warning("%s has no locks (%s); let no other process write %s", path.parent, error, path.name)
     try:
-        yield lock.is_locked
+        yield
     finally:
         with contextlib.suppress(PermissionError):  # Windows removes it on release, and not before
             Path(lock.lock_file).unlink(missing_ok=True)
@@ -178,12 +166,10 @@ def output_lock(path: Path) -> Iterator[bool]:
 
 def remove_leftovers(*paths: Path) -> None:
     """Remove the temporary files of ``paths`` that killed processes have left. No other process may write these."""
-    beginnings = {path.with_name(f".{shorten_name(path.name, _STEM_BYTES)}") for path in paths}
-    for folder in {path.parent for path in beginnings}:
-        for other in folder.iterdir():
-            beginning = re.sub(r"\.\d+(-\d+)?\.tmp(\.\w+)?\Z", "", str(other))
-            if beginning != str(other) and Path(beginning) in beginnings:
-                other.unlink(missing_ok=True)
+    for path in paths:
+        stem = glob.escape(shorten_name(path.name, _STEM_BYTES))
+        for temporary in path.parent.glob(f".{stem}.[0-9]*.tmp*"):
+            temporary.unlink(missing_ok=True)
 
 
 def name_numbers() -> Iterator[str]:
@@ -215,7 +201,7 @@ def open_output(path: str | Path) -> Iterator[BinaryIO]:
         return
     path = resolve_link(Path(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    with name_file_in_errors(path), atomic_replacement(path) as temporary, open(temporary, "wb") as file:
+    with atomic_replacement(path) as temporary, open(temporary, "wb") as file:
         yield file
 
 

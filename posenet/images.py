@@ -13,7 +13,6 @@ import io
 import logging
 import os
 import urllib.request
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple, TypeAlias, Union
@@ -38,8 +37,8 @@ IMAGE_SUFFIXES = frozenset(".avif .bmp .heic .heif .hif .jpeg .jpg .png .pgm .pp
 """Files that count as images when a folder is listed."""
 WRITABLE_SUFFIXES = frozenset(".bmp .jpeg .jpg .png .ppm .tif .tiff .webp".split())
 """The formats that OpenCV writes everywhere, in colour."""
-MAX_PIXELS = 2**28
-"""The largest size of an image, 16384 x 16384 or another shape with as many pixels."""
+MAX_PIXELS = 178_956_970
+"""The largest size of an image, 13377 x 13377 or another shape with as many pixels: the limit of Pillow."""
 ORIENTED_FORMATS = frozenset(["JPEG", "MPO", "PNG", "WEBP"])
 """Pillow's names of the formats with two frames; those of TIFF, HEIC and AVIF files have one here."""
 FORMATS_WITH_SEVERAL_IMAGES = frozenset(["AVIF", "GIF", "PNG", "TIFF", "WEBP"])
@@ -52,12 +51,6 @@ _HEIF_BRANDS = frozenset(b"avif avis heic heix heim heis hevc hevx mif1 msf1".sp
 """The kinds of HEIC and AVIF files, which they state after ``ftyp`` (ISO/IEC 23008-12); videos state others."""
 _BIT_DEPTHS = (8, 10, 12, 16)
 """How many of 16 bits are taken to be in use. Data of 14 bits are only somewhat dark, as photographs may be."""
-_REDUCED_FLAGS = {
-    1: cv2.IMREAD_COLOR,
-    2: cv2.IMREAD_REDUCED_COLOR_2,
-    4: cv2.IMREAD_REDUCED_COLOR_4,
-    8: cv2.IMREAD_REDUCED_COLOR_8,
-}
 
 
 class ImageHeader(NamedTuple):
@@ -90,7 +83,7 @@ def find_images(
     """Expand files, folders and glob patterns, each image once, in the order given; ``DataError`` if one has no image.
 
     A file that is named is included whatever its suffix. A folder, with ``recursive`` also its subfolders except hidden
-    ones and links, is searched for ``suffixes``; a log message counts the other files in it.
+    ones and links, is searched for ``suffixes``; a log message counts what else is in it.
     """
     found: dict[str, Path] = {}
     for item in map(str, inputs):
@@ -112,32 +105,27 @@ def find_images(
 
 
 def _search_folder(folder: Path, suffixes: Collection[str], recursive: bool) -> list[Path]:
-    files: list[Path] = []
-    left_out: Counter[str] = Counter()
+    found: list[Path] = []
+    num_others = 0
 
     def fail(error: OSError) -> None:
         raise error
 
     for root, folders, names in os.walk(folder, onerror=fail):
-        for name in names:
-            suffix = os.path.splitext(name)[1].lower()
-            if name.startswith("."):  # macOS keeps the attributes of a.png in ._a.png
-                left_out.update(["hidden"] if suffix in suffixes else [])
-            elif suffix in suffixes:
-                files.append(Path(root, name))
-            else:
-                left_out[suffix or "without suffix"] += 1
         folders[:] = [name for name in folders if not name.startswith(".")]
-        if folders and not recursive:
-            left_out["in subfolders"] = len(folders)
+        if not recursive:
+            num_others += len(folders)
             folders.clear()
-    if left_out:
-        counts = ", ".join(f"{count} {kind}" for kind, count in sorted(left_out.items()))
-        _log.warning("left out of folder %s: %s", folder, counts)
-    if not files:
-        remedy = "; search its subfolders with --recursive" if left_out["in subfolders"] else ""
-        raise DataError(f"no images in folder {folder} (looked for {' '.join(sorted(suffixes))}){remedy}")
-    return sorted(files, key=lambda path: path.parts)
+        files = [Path(root, name) for name in names if not name.startswith(".")]  # macOS writes ._a.png beside a.png
+        images = [file for file in files if file.suffix.lower() in suffixes]
+        found += images
+        num_others += len(files) - len(images)
+    remedy = "subfolders are searched with --recursive"
+    if not found:
+        raise DataError(f"no images in folder {folder} (looked for {' '.join(sorted(suffixes))}); {remedy}")
+    if num_others:
+        _log.warning("left out of folder %s: %d files of other kinds or subfolders; %s", folder, num_others, remedy)
+    return sorted(found, key=lambda path: path.parts)
 
 
 def read_image_file(path: str | Path) -> np.ndarray:
@@ -146,32 +134,16 @@ def read_image_file(path: str | Path) -> np.ndarray:
 
 
 def read_image(path: str | Path) -> np.ndarray:
-    """Read an image file as ``decode_image`` does; ``DataError`` if it cannot be read or decoded."""
+    """Read the image at a path or an http address as ``decode_image`` does; ``DataError`` if that fails."""
     with image_errors(path):
-        return decode_image(read_image_file(path))
-
-
-def read_reduced_image(
-    path: str | Path, reduction_of: Callable[[tuple[int, int]], int]
-) -> tuple[np.ndarray, tuple[int, int]]:
-    """Read an image file as ``decode_reduced_image`` does; ``DataError`` if it cannot be read or decoded."""
-    with image_errors(path):
-        return decode_reduced_image(read_image_file(path), reduction_of)
+        is_url = is_address(str(path))
+        return decode_image(np.frombuffer(download_bytes(str(path)), np.uint8) if is_url else read_image_file(path))
 
 
 def read_header(path: str | Path) -> ImageHeader:
     """Read the size and the orientation of an image file; ``DataError`` if it cannot be read or is no image."""
-    header = read_oriented_header(path)
-    if header is None:
-        height, width, _ = read_image(path).shape
-        return ImageHeader(height, width, 1)
-    return header
-
-
-def read_oriented_header(path: str | Path) -> ImageHeader | None:
-    """Read the header of a file whose format may have an EXIF orientation; None of others, which are not decoded."""
     with image_errors(path), open_input(path) as file:
-        return _parse_opened_header(file)
+        return parse_header(file)
 
 
 @contextlib.contextmanager
@@ -182,44 +154,42 @@ def image_errors(path: str | Path) -> Iterator[None]:
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
     except ValueError as error:
-        raise DataError(f"{path} {error}") from error
+        raise DataError(f"{without_credentials(str(path))} {error}") from error
 
 
-def parse_header(data: np.ndarray) -> ImageHeader:
-    """Read the size and the orientation from the (N,) uint8 bytes of an image file; ``ValueError`` if it is none."""
-    if header := _parse_opened_header(io.BytesIO(data.data)):
+def parse_header(file: BinaryIO) -> ImageHeader:
+    """Read the size and the orientation of an image file; ``ValueError`` if it is none.
+
+    Files of other formats than ``ORIENTED_FORMATS`` are decoded.
+    """
+    if header := _oriented_header(file):
         return header
-    height, width, _ = _decode(data).shape
+    file.seek(0)
+    height, width, _ = _decode(np.frombuffer(file.read(), np.uint8)).shape
     return ImageHeader(height, width, 1)
 
 
-def _parse_opened_header(file: BinaryIO) -> ImageHeader | None:
-    """The header of an image from the start of a file; None if only decoding tells."""
+def _oriented_header(file: BinaryIO) -> ImageHeader | None:
+    """The header of a file whose format may have an EXIF orientation; None of others."""
     image = open_with_pillow(file)
-    if image is not None and image.format in ORIENTED_FORMATS:
-        return ImageHeader(image.height, image.width, _exif_orientation(image))
-    if image is not None and image.mode == "LAB":
-        raise ValueError(f"has Lab colours, which OpenCV decodes wrongly; {_REMEDY}")
-    return None
+    if image is None or image.format not in ORIENTED_FORMATS:
+        return None
+    return ImageHeader(image.height, image.width, _exif_orientation(image))
 
 
 def open_with_pillow(file: BinaryIO) -> Image.Image | None:
     """The image of a file whose pixels are not decoded; None if Pillow cannot open it, as OpenCV may decode it.
 
-    ``ValueError`` if it has more than ``MAX_PIXELS``. The limit of ``Image.open`` is one for the whole process, and
-    belongs to the program that uses this package.
+    ``ValueError`` if it has more pixels than Pillow opens, or colours that OpenCV decodes wrongly.
     """
-    Image.init()
-    start = file.read(16)
-    image: Image.Image | None = None
-    for factory, accepts in Image.OPEN.values():
-        file.seek(0)
-        with contextlib.suppress(Exception):  # Pillow's plugins raise many kinds for damaged files
-            if accepts is None or accepts(start) is True:
-                image = factory(file, "")
-                break
-    if image is not None and image.width * image.height > MAX_PIXELS:
-        raise ValueError(f"is too large ({image.width} x {image.height} pixels); {_REMEDY}")
+    try:
+        image = Image.open(file)
+    except Image.DecompressionBombError as error:
+        raise ValueError(f"is too large; {_REMEDY}") from error
+    except Exception:  # Pillow raises many kinds for damaged files
+        return None
+    if image.mode == "LAB":
+        raise ValueError(f"has Lab colours, which OpenCV decodes wrongly; {_REMEDY}")
     return image
 
 
@@ -296,12 +266,11 @@ def decode_reduced_image(
     ``reduction_of`` the (height, width) of the upright image is one of ``REDUCTIONS`` that divides both, or 1. Returns
     the pixels, and the (height, width) of the whole image.
     """
-    if not is_jpeg(data):
-        header = _parse_opened_header(io.BytesIO(data.data))
-        image = apply_orientation(_decode(data), header.orientation if header else 1)
+    header = _oriented_header(io.BytesIO(data.data))
+    if header is None:
+        image = _decode(data)
         return image, (image.shape[0], image.shape[1])
-    header = parse_header(data)
-    reduction = reduction_of(header.displayed_size)
+    reduction = reduction_of(header.displayed_size) if is_jpeg(data) else 1
     return apply_orientation(_decode(data, reduction), header.orientation), header.displayed_size
 
 
@@ -328,9 +297,7 @@ def check_image(data: np.ndarray) -> ImageHeader:
 
     A ``ValueError`` says why they do not.
     """
-    header = _parse_opened_header(io.BytesIO(data.data))
-    if header is None:
-        return parse_header(data)  # which decodes it
+    header = parse_header(io.BytesIO(data.data))
     # At an eighth of the size, all data of a JPEG are read too, in three quarters of the time.
     decode_checked_image(data, header.height, header.width, 8 if is_jpeg(data) else 1)
     return header
@@ -348,17 +315,12 @@ def is_web_page(start: bytes) -> bool:
 
 def _decode(data: np.ndarray, reduction: int = 1) -> np.ndarray:
     """Decode the pixels as stored; those of HEIC, AVIF and TIFF files as displayed, which is their only frame here."""
-    if not len(data):
-        raise ValueError("is empty (0 bytes); copy it or download it again")
-    if is_web_page(data[:100].tobytes()):
-        raise ValueError("is a web page; give the address of the image or the video itself")
     if data[4:8].tobytes() == b"ftyp" and data[8:12].tobytes() in _HEIF_BRANDS:
         return _decode_heif(data)
-    if is_jpeg(data):
-        return _decode_with_opencv(_with_jpeg_end(data), _REDUCED_FLAGS[reduction])
-    image = _decode_with_opencv(data, _REDUCED_FLAGS[reduction])
+    flag = cv2.IMREAD_COLOR if reduction == 1 else getattr(cv2, f"IMREAD_REDUCED_COLOR_{reduction}")
+    image = _decode_with_opencv(_with_jpeg_end(data) if is_jpeg(data) else data, flag)
     # OpenCV keeps the upper 8 of 16 bits, of which data of 12 bits and fewer use 4 at most.
-    if image.max() <= 16:
+    if not is_jpeg(data) and image.max() <= 16:
         deep = _decode_with_opencv(data, cv2.IMREAD_ANYDEPTH | cv2.IMREAD_COLOR)
         return _to_8_bits(deep) if deep.dtype == np.uint16 else image
     return image
@@ -385,12 +347,11 @@ def _log_bit_depth(depth: int) -> None:
 
 
 def _decode_with_opencv(data: np.ndarray, flags: int) -> np.ndarray:
-    try:
+    image = None
+    with contextlib.suppress(cv2.error):
         image = cv2.imdecode(data, flags | cv2.IMREAD_IGNORE_ORIENTATION)
-    except cv2.error as error:
-        raise ValueError(f"cannot be decoded ({error.err or error}); {_REMEDY}") from error
     if image is None:
-        raise ValueError(f"cannot be decoded; {_REMEDY}")
+        raise ValueError(f"cannot be decoded; copy or download the image itself again, or {_REMEDY}")
     return image
 
 
@@ -403,9 +364,7 @@ def _with_jpeg_end(data: np.ndarray) -> np.ndarray:
     content = data.tobytes()
     if _JPEG_SCAN not in content[max(content.rfind(_JPEG_END), 0) :]:
         return data
-    picture = content.rstrip(b"\0")
-    if picture.endswith(b"\xff"):  # with a zero a byte of the picture, without one the first half of the end
-        picture = content[: len(picture) + 1] if len(content) > len(picture) else picture[:-1]
+    picture = content.rstrip(b"\0").removesuffix(b"\xff")
     try:
         files = (io.BytesIO(picture + 64 * padding + _JPEG_END) for padding in (b"", b"\x55", b"\xaa"))
         first, *others = (np.asarray(open_with_pillow(file)) for file in files)
@@ -424,25 +383,10 @@ def _decode_heif(data: np.ndarray) -> np.ndarray:
 
         pillow_heif.register_heif_opener()
     try:
-        image = open_with_pillow(io.BytesIO(data.data))
-        if image is None:
-            raise ValueError("Pillow cannot open it")
-        rgb = ImageOps.exif_transpose(image).convert("RGB")
+        rgb = ImageOps.exif_transpose(Image.open(io.BytesIO(data.data))).convert("RGB")
     except Exception as error:
-        reason = to_single_line(str(error))
-        remedy = f"pip install 'simplepose[heif]' reads HEIC, or {_REMEDY}"
-        raise ValueError(f"cannot be decoded ({reason}); {remedy}") from error
+        raise ValueError(f"cannot be decoded; pip install 'simplepose[heif]' reads HEIC, or {_REMEDY}") from error
     return cv2.cvtColor(np.asarray(rgb), cv2.COLOR_RGB2BGR)
-
-
-def download_image(url: str) -> np.ndarray:
-    """Read the image at an address (http or https): (H, W, 3) uint8 BGR, upright.
-
-    ``DataError`` if it cannot be downloaded, is too large, or is not an image that can be decoded.
-    """
-    data = np.frombuffer(download_bytes(url), np.uint8)
-    with image_errors(without_credentials(url)):
-        return decode_image(data)
 
 
 def is_encoded(image: object) -> bool:
@@ -467,20 +411,15 @@ def to_bgr(image: ImageInput, channels: ChannelOrder = "bgr") -> np.ndarray:
     """
     if channels not in ("bgr", "rgb"):
         raise DataError(f"channels must be 'bgr' or 'rgb', not {channels!r}")
-    if isinstance(image, str) and is_address(image):
-        return download_image(image)
     if isinstance(image, (str, os.PathLike)) and not is_encoded(image):
-        return read_image(Path(image))
+        return read_image(os.fspath(image))
     try:
         if isinstance(image, Image.Image):
             # Modes such as I;16 have one channel of other numbers than bytes, which are kept.
             array = np.asarray(image if image.mode.startswith(("I", "F")) else image.convert("RGB"))
             return apply_orientation(_array_to_bgr(array, "rgb"), _exif_orientation(image))
-        if isinstance(image, str):
-            with urllib.request.urlopen(image) as file:
-                return decode_image(np.frombuffer(file.read(), np.uint8))
         if is_encoded(image):
-            content: Any = image
+            content: Any = urllib.request.urlopen(image) if isinstance(image, str) else image
             return decode_image(np.frombuffer(content.read() if hasattr(content, "read") else content, np.uint8))
         array = np.asarray(image)
         if array.ndim == 0:  # of None, for example, which cv2.imread returns for a file that it cannot read

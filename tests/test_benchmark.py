@@ -13,11 +13,9 @@ from typing import Any
 import benchmark
 import pytest
 import torch
-from benchmarks import predict
 from benchmarks.gpu import pck
 
 from posenet.checkpoints.file import write_checkpoint
-from posenet.errors import ConfigError
 from posenet.settings import config_to_dict, load_config
 from tests.helpers.networks import random_network
 from tests.helpers.simulated_device import simulated_environment
@@ -99,35 +97,6 @@ def test_networks_are_compared(
     assert first["people"] == second["people"]
 
 
-def test_prediction_is_measured_without_a_search_for_algorithms_in_every_shape(monkeypatch: pytest.MonkeyPatch) -> None:
-    searches = []
-
-    def look_at_the_flag(inputs: list[str]) -> list[Path]:
-        searches.append(torch.backends.cudnn.benchmark)
-        raise ConfigError("enough")
-
-    monkeypatch.setattr(predict, "find_images", look_at_the_flag)
-    assert run(monkeypatch, "predict", "photos", "--checkpoint", "best.pth") == 2
-    assert searches == [False]
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "data --h5 missing.h5",
-        "decode --annotations missing.json",
-        "predict missing.jpg --checkpoint missing.pth",
-        "train --config missing.toml",
-    ],
-)
-def test_a_missing_file_is_one_line(
-    words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(monkeypatch, *words.split()) == 2
-    message = capsys.readouterr().err
-    assert "missing" in message and message.count("\n") == 1
-
-
 GPU_PARTS = ["tests", "prediction", "steps", "trainings", "loaders"]
 
 
@@ -151,15 +120,6 @@ def test_the_script_for_a_gpu_runs_in_small_and_writes_every_part(device: str, t
         assert 0 <= numbers["trainings"]["tiny, 64 pixels"]["PCK@0.2"] <= 1
 
 
-def test_without_time_the_script_for_a_gpu_names_what_it_has_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = ["gpu", "--small", "--device", "cpu", "--minutes", -1, "--output", tmp_path, "--parts", "tests", "steps"]
-    assert run(monkeypatch, *words) == 0
-    left_out = [line for line in (tmp_path / "gpu.md").read_text().splitlines() if "not measured" in line]
-    assert [line.rpartition(": ")[2] for line in left_out] == ["pytest -m gpu", "eager, batch 2"]
-
-
 def test_keypoints_within_a_fifth_of_the_torso_are_correct() -> None:
     names = ["left_shoulder", "right_hip", "right_shoulder", "left_hip"]
     person = {"image_id": 1, "bbox": [0, 0, 50, 100], "keypoints": [0, 0, 2, 0, 100, 2, 0, 0, 0, 5, 5, 1]}
@@ -167,9 +127,3 @@ def test_keypoints_within_a_fifth_of_the_torso_are_correct() -> None:
     far = {"image_id": 1, "keypoints": [500, 500, 1] * 4}
     near = {"image_id": 1, "keypoints": [19, 0, 1, 0, 121, 1, 0, 0, 1, 5, 5, 1]}
     assert pck(truth, [far, near]) == pytest.approx(2 / 6)
-
-
-@pytest.mark.skipif(torch.accelerator.is_available(), reason="this machine has an accelerator")
-def test_without_an_accelerator_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(monkeypatch, "gpu") == 2
-    assert "--device cpu" in capsys.readouterr().err

@@ -19,9 +19,7 @@ from posenet.errors import ConfigError
 from posenet.extensions import allow, load_extension
 from posenet.inference.networks import TorchNetwork
 from posenet.inference.predictor import Predictor
-from posenet.model.build import build_network
 from posenet.model.fused import FusedNetwork
-from posenet.settings import load_config
 from tests.helpers.process_groups import errors_in_processes
 from tests.helpers.run_logs import read_log
 from tests.helpers.tiny_training import TINY, Stores, coco_settings, data_settings, train_tiny, weights
@@ -47,15 +45,8 @@ class OtherShape(Changed):
     def heatmaps(self, images):
         return super().heatmaps(images)[:, :3]
 
-class Fails(PoseNet):
-    def heatmaps(self, images):
-        raise RuntimeError("of the user")
-
 def make(config):
     return Changed(config.model)
-
-def make_nothing():
-    return None
 """
 LOSS = """
 from posenet import FocalL2Loss
@@ -128,14 +119,6 @@ def test_what_is_no_network_loss_or_callback_is_refused(pair: str, found: str, f
     allow(pair.partition("=")[2].strip('[]"'), folder)
     with pytest.raises(ConfigError, match=found):
         train_tiny(stores, folder / "run", pair, max_steps=1)
-
-
-@pytest.mark.parametrize("name, note", [("Fails", "64 x 64"), ("make_nothing", "with the Config")])
-def test_an_error_of_the_code_says_how_it_was_called(name: str, note: str, folder: Path) -> None:
-    allow(f"own_network:{name}", folder)
-    with pytest.raises((RuntimeError, TypeError)) as error:
-        build_network(load_config(None, [f"model.network=own_network:{name}", *TINY[:4]]))
-    assert note in error.value.__notes__[0] and name in error.value.__notes__[0]
 
 
 class TestNetwork:
@@ -218,14 +201,6 @@ class TestCallbacks:
         experiment = write_experiment(folder, f'[log]\ncallbacks = ["own_log:{name}"]')
         pairs = [*TINY, *data_settings(stores), "checkpoint.path=run"]
         posenet.train(experiment, pairs, max_steps=2, progress=False)
-        assert Path("run/own.txt").read_text() == "1\n2\n"
-
-    def test_only_rank_0_of_two_processes_calls_them(self, folder: Path, stores: Stores, tmp_path: Path) -> None:
-        def run_rank(runtime: DistributedRuntime) -> None:
-            allow("own_log:Writes", folder)
-            train_tiny(stores, tmp_path / "run", 'log.callbacks=["own_log:Writes"]', runtime=runtime, max_steps=2)
-
-        assert errors_in_processes(2, tmp_path / "results", run_rank) == ["", ""]
         assert Path("run/own.txt").read_text() == "1\n2\n"
 
 

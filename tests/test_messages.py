@@ -2,12 +2,7 @@
 
 import pytest
 
-from posenet.messages import pluralize, to_printable, to_single_line, without_worker_traceback
-
-
-def test_pluralize():
-    assert [pluralize(n, "image") for n in (0, 1, 2)] == ["0 images", "1 image", "2 images"]
-    assert pluralize(1, "person", "people") == "1 person" and pluralize(3, "person", "people") == "3 people"
+from posenet.messages import to_printable, to_single_line, without_worker_traceback
 
 
 def test_a_text_becomes_one_line_without_control_characters():

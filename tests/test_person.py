@@ -40,11 +40,8 @@ def test_from_coco_is_the_inverse_of_to_coco():
     ("values", "message"),
     [
         (np.zeros((17, 3)), r"^keypoints must be \(18, 3\), x, y and score, not \(17, 3\); Person.from_coco takes"),
-        (np.zeros((1, 18, 3)), r"not \(1, 18, 3\)"),
-        (5, r"not \(\)"),
         ([[1, 2, 3], [1, 2]], r"must be \(18, 3\) numbers, x, y and score, not \[\[1, 2, 3\], \[1, 2\]\]"),
         (np.full((18, 3), "a"), "must be .* numbers"),
-        (np.zeros((18, 3), complex), "must be .* numbers"),
         (None, "must be .* numbers, x, y and score, not None"),
         (torch.zeros(18, 3, requires_grad=True), "must be .* numbers"),
     ],
@@ -83,17 +80,9 @@ def test_the_box_encloses_the_keypoints_found():
     assert make_person(nose=(10, 20, 1)).box.dtype == np.float32
 
 
-def test_a_person_is_printed_in_one_line():
-    person = make_person(nose=(12, 34.2, 0.9), neck=(12, 40, 0.8), left_wrist=(120, 310.4, 0.7))
-    assert str(person) == repr(person) == "Person(score 0.50, 2 of 17 keypoints, box 12 34 120 310)"
-    assert repr(dataclasses.replace(person, id=4)).startswith("Person(id 4, score 0.50, ")
-    assert repr(make_person()) == "Person(score 0.50, 0 of 17 keypoints, box 0 0 0 0)"
-
-
 def test_keypoints_far_away_can_be_left_out():
     person = make_person(left_wrist=(2e6, 1, 0.5), left_hip=(1, 2, 0.5))
     assert list(person.within(1e6).named()) == ["left_hip"]
-    assert person.within(1e6).within(1e5) == person.within(1e6)
 
 
 @pytest.mark.parametrize("lost", [(np.nan, 2, 0.5), (1, -np.inf, 0.5), (1, 2, np.nan), (0, 0, 0.9)], ids=str)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator
 
 import pytest
 
-from posenet.threads import map_in_threads, read_ahead, usable_cores
+from posenet.threads import map_in_threads, read_ahead
 
 
 def test_results_keep_the_order_of_the_items() -> None:
@@ -73,11 +72,3 @@ def test_calls_that_have_not_started_are_dropped_with_the_iterator() -> None:
     threading.Timer(0.3, may_end.set).start()  # closing waits for the call that runs
     results.close()
     assert started in ([0], [0, 1])  # 2 and 3 were waiting
-
-
-def test_the_usable_cores_are_those_that_a_container_leaves_to_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3, 5}, raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: 64)
-    assert usable_cores() == 2
-    monkeypatch.delattr(os, "sched_getaffinity")
-    assert usable_cores() == 64

@@ -55,7 +55,6 @@ from posenet.images import (
     has_proportions,
     read_header,
     read_image_file,
-    read_oriented_header,
 )
 from posenet.messages import truncate_for_message
 from posenet.progress_bar import progress_bar
@@ -271,7 +270,7 @@ def _read_files(images: _Images, folder: Path, opens_images: bool, adjustments: 
         try:
             if opens_images:
                 return check_image(read_image_file(path))
-            return read_oriented_header(path) if images.sizes[row].all() else read_header(path)
+            return read_header(path)
         except (OSError, ValueError, DataError) as error:
             # ``os.path.exists`` raises no error for a name that is too long.
             reason = str(error).removeprefix(f"{path} ") if os.path.exists(path) else "missing"

@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from filelock import FileLock
 
-from posenet import downloading
 from posenet.checkpoints.file import read_checkpoint, require_checkpoint_file
-from posenet.downloading import DownloadError, limited
+from posenet.downloading import DownloadError, download_errors
 from posenet.errors import CheckpointError
 from posenet.files import atomic_replacement, remove_leftovers
 from posenet.messages import to_single_line
+from posenet.progress_bar import progress_bar
 
 HOME_VARIABLE = "POSENET_HOME"
 """Environment variable with the folder of downloaded weights and other files that can be made again."""
@@ -118,9 +118,14 @@ def _download(drive_id: str, path: Path, title: str) -> None:
         import gdown
     except ImportError as error:
         raise DownloadError("downloads from Google Drive need gdown: pip install 'simplepose[weights]'") from error
-    timeout = downloading.SERVER_TIMEOUT
-    with open(path, "wb") as file, limited(downloading.FILE_LIMITS, title) as check:
-        gdown.download(id=drive_id, output=file, quiet=True, use_cookies=False, progress=check, timeout=timeout)
+    with open(path, "wb") as file, download_errors(), progress_bar(title=title, unit="MiB") as bar:
+        gdown.download(
+            id=drive_id,
+            output=file,
+            quiet=True,
+            use_cookies=False,
+            progress=lambda size, _: bar.update(size // 2**20 - bar.n),
+        )
     try:
         read_checkpoint(path)
     except CheckpointError as error:

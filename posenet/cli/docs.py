@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-from importlib import metadata
+import site
+import sysconfig
 from pathlib import Path
 
 import posenet
@@ -38,12 +38,8 @@ def run(args: argparse.Namespace) -> None:
 def _find_pages() -> Path:
     """The folder of the pages: that of the checkout, or that of the installation."""
     root = Path(posenet.__file__).parent.parent
-    installed_page = "share/doc/simplepose/docs/start.md"  # as setup.cfg says
-    # pip install --target puts all files into one folder, but lists the pages in another.
-    pages = [root / "docs" / "start.md", root / installed_page]
-    with contextlib.suppress(metadata.PackageNotFoundError):  # a folder on the path of Python
-        pages += [Path(str(file.locate())) for file in metadata.files("simplepose") or [] if file.match(installed_page)]
-    for page in pages:
-        if page.is_file():
-            return page.resolve().parent
+    bases = (sysconfig.get_path("data"), site.getuserbase(), root)
+    for place in [root, *(Path(base, "share/doc/simplepose") for base in bases)]:
+        if (place / "docs" / "start.md").is_file():
+            return (place / "docs").resolve()
     raise ConfigError("this installation of posenet has no pages; install it from a wheel or a checkout")

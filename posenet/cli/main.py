@@ -26,11 +26,9 @@ from typing import Any, NoReturn, TextIO
 
 import posenet
 from posenet.cli.options import (
-    OTHER_TOOLS,
     add_quiet_option,
     describe_default,
-    remedy_for_foreign_flag,
-    remedy_for_setting,
+    remedy_for_unknown,
     with_dashes,
 )
 from posenet.devices.ranks import rank_of_process
@@ -59,13 +57,6 @@ _TOOLS = {
 _MODULES = {module.name for module in pkgutil.iter_modules([os.path.dirname(__file__)])}
 TOOLS = {name: text for name, text in _TOOLS.items() if name.replace("-", "_") in _MODULES}
 """The commands that are installed, and their help texts; parts of the package can be left out."""
-
-_REMEDIES = {
-    errno.ENOSPC: "; free disk space, or choose another folder",
-    errno.EDQUOT: "; free disk space, or choose another folder",
-    errno.EMFILE: "; allow more open files (ulimit -n)",
-}
-"""Remedies for errors of the system, by their number."""
 
 
 class ToolParser(argparse.ArgumentParser):
@@ -106,11 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     tool = parser.parse_args(words[:1]).tool
     if tool not in TOOLS:
-        remedy = f"{suggest(tool, TOOLS)}known: {', '.join(TOOLS)}"
-        if tool in OTHER_TOOLS:
-            remedy = f"here it is posenet {OTHER_TOOLS[tool]}"
-        elif os.path.exists(tool):
-            remedy = f"to find people in it: posenet predict {tool}"
+        remedy = f"{suggest(tool, TOOLS)}known: {', '.join(TOOLS)}; posenet predict INPUT finds people in images"
         parser.error(f"there is no tool {tool}; {remedy}")
     return run_tool(tool, words[1:], prog=f"posenet {tool}")
 
@@ -120,7 +107,8 @@ def run_tool(name: str, argv: Sequence[str] | None = None, prog: str | None = No
 
     Option names may be written with ``-`` or ``_``. ``prog`` is the name in messages; by default, that of the script.
     """
-    _replace_closed_streams()
+    if sys.stderr is None:  # it is closed
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     # OpenCV, which is not imported yet, would write lines of its own about files that it cannot read.
     os.environ.setdefault("OPENCV_LOG_LEVEL", "SILENT")
     program = Path(sys.argv[0]).name if prog is None else prog
@@ -128,12 +116,9 @@ def run_tool(name: str, argv: Sequence[str] | None = None, prog: str | None = No
 
     def parse_and_run() -> int | None:
         parser = make_parser(name, program)
-        if remedy := remedy_for_foreign_flag(name, arguments):
-            parser.error(remedy)
         args, unknown = parser.parse_known_args(arguments)
         if unknown:
-            setting = remedy_for_setting(unknown[0]) if "overrides" in args else ""
-            parser.error(f"{unknown[0]} is not known here{setting}")
+            parser.error(f"{unknown[0]} is not known here{remedy_for_unknown(unknown[0])}")
         args.command = [name, *arguments]
         args.prog = program
         status: int | None = _load_tool(name).run(args)
@@ -165,51 +150,41 @@ def run_and_report(task: Callable[[], int | None], prog: str) -> int:
             if sys.stdout is not None:
                 with name_file_in_errors(STANDARD_OUTPUT):
                     sys.stdout.flush()
-    except OtherRankError:
-        status = 2  # the rank that has failed reports the error
-    except PosenetError as error:
-        _report_failure(prog, str(error))
-        status = STOPPED_STATUS if isinstance(error, ConnectError) else 2
-    except KeyboardInterrupt:
-        report_error(prog, "interrupted")
-        status = 130
-    except BrokenPipeError as error:
-        if error.filename != STANDARD_OUTPUT:
+            return status
+    except (Exception, KeyboardInterrupt) as error:
+        if isinstance(error, BrokenPipeError) and error.filename == STANDARD_OUTPUT:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes the rest at its end
+            return 128 + 13  # as if by SIGPIPE, and without a message: the reader, such as head, has ended
+        status, text = _describe_error(error)
+        if not status:
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes the rest at its end
-        status = 128 + 13  # as if by SIGPIPE, and without a message: the reader, such as head, has ended
-    except Exception as error:
-        text = _describe_system_error(error)
-        if not text:  # a fault of the program
-            raise
-        _report_failure(prog, text)
-        status = 2
-    return status
+        if text:
+            report_error(prog, text)
+        return status
 
 
-def _describe_system_error(error: Exception) -> str:
-    """What the system has refused, and a remedy; empty if the error has another cause."""
-    if isinstance(error, ModuleNotFoundError) and error.name == "torch":
-        return (
-            "PyTorch is not installed (the package torch); without it, only predict, evaluate and diagnose work, with "
-            "an exported file and in one process"
-        )
-    if isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("posenet."):
-        return f"{error.name} is not installed; install posenet with all its parts"
-    if is_out_of_memory(error):  # of the host: ``Runtime.explanation_of`` has the remedy for a device in training
+def _describe_error(error: BaseException) -> tuple[int, str]:
+    """The exit status after an error, and what is shown; status 0 for a fault of the program."""
+    if isinstance(error, KeyboardInterrupt):
+        return 130, "interrupted"
+    if isinstance(error, OtherRankError):
+        return 2, ""  # the rank that has failed reports the error
+    if isinstance(error, PosenetError):
+        text = str(error)
+    elif isinstance(error, ModuleNotFoundError) and error.name == "torch":
+        text = "PyTorch is not installed: pip install torch; without it, exported files work in one process"
+    elif isinstance(error, Exception) and is_out_of_memory(error):  # on a device: see ``Runtime.explain_errors``
         reason = str(error).partition("\n")[0][:200]
-        remedy = "lower the batch size and the number of workers and processes, or allow more memory"
-        return f"too little memory{f' ({reason})' if reason else ''}; {remedy}"
-    if isinstance(error, OSError):
-        file = f": {error.filename}" if error.filename else ""
-        return f"{error.strerror or error}{file}{_REMEDIES.get(error.errno or 0, '')}"
-    return ""
-
-
-def _report_failure(prog: str, message: str) -> None:
+        text = f"too little memory{f' ({reason})' if reason else ''}; lower the batch size and the number of workers"
+    elif isinstance(error, OSError):
+        text = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            text += "; free disk space, or choose another folder"
+    else:
+        return 0, ""
     rank = rank_of_process(os.environ)
-    who = f"rank {rank}: " if rank else ""
-    report_error(prog, f"error: {who}{to_single_line(message)}")
+    who = f"error: rank {rank}: " if rank else "error: "
+    return STOPPED_STATUS if isinstance(error, ConnectError) else 2, who + to_single_line(text)
 
 
 def report_error(prog: str, message: str) -> None:
@@ -258,7 +233,7 @@ def log_to_stderr(quiet: bool = False, rank: int = 0) -> Iterator[None]:
     try:
         with warnings.catch_warnings(), hide_progress() if quiet or rank else contextlib.nullcontext():
             # Pillow warns of damaged EXIF data, which are then no orientation.
-            warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
+            warnings.filterwarnings("ignore", module=r"PIL\.")
             yield
     finally:
         logging.captureWarnings(False)
@@ -270,18 +245,3 @@ def _concerns_this_rank_alone(record: logging.LogRecord) -> bool:
     """Whether other ranks than 0 show a message."""
     is_ours = record.name.startswith("posenet.")
     return record.levelno >= logging.ERROR or not is_ours or record.name == "posenet.training.batches"
-
-
-def _replace_closed_streams() -> None:
-    """Open the null device in place of standard streams that are closed.
-
-    The next file that is opened would get the number of a closed one, and libraries that write messages to standard
-    error would write them into that file. ``sys.stdout`` stays None, so that an output to it is an error.
-    """
-    for descriptor in range(3):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number, which is this one
-    if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115

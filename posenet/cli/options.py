@@ -118,14 +118,6 @@ def key_and_value(text: str) -> str:
     return text
 
 
-def scale(text: str) -> float:
-    """Argument type: an inference scale."""
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a scale; inputs come first") from None
-
-
 def _number(kind: type[int] | type[float], low: float, high: float = math.inf) -> Callable[[str], float]:
     """Argument type: a number from ``low`` to ``high``."""
 
@@ -181,7 +173,7 @@ def add_network_options(
     group.add_argument(*names, required=checkpoint is None, default=checkpoint, metavar="FILE", help=text)
     add_setting(group, "--height", "inference.height", "resize images to this height")
     text = "average over these multiples of the height"
-    add_setting(group, "--scales", "inference.scales", text, type=scale, nargs="+", metavar="S")
+    add_setting(group, "--scales", "inference.scales", text, type=float, nargs="+", metavar="S")
     add_setting(group, "--flip", "inference.flip", "average with the mirrored image")
     text = "software that runs the network: auto is the fastest one that is installed and as accurate"
     group.add_argument("--backend", choices=BACKENDS, help=f"{text} (default: {backend})")
@@ -242,57 +234,32 @@ def requested_config(args: argparse.Namespace, weights: str) -> Config | None:
     return load_config(None, args.overrides, base=stored_config(weights))
 
 
-OTHER_TOOLS = {
-    "pose": "predict, train or evaluate",
-    **dict.fromkeys(["detect", "inference", "infer"], "predict"),
-    **dict.fromkeys(["val", "validate", "eval", "test"], "evaluate"),
-    "track": "predict --track",
-    "export": "export-onnx",
+_LAUNCHER = "it is one of the launcher, before the tool: torchrun --nnodes 2 ... -m posenet train-distributed"
+_NPROC = "use --nproc N of train-distributed or evaluate, one process for each GPU; CUDA_VISIBLE_DEVICES names the GPUs"
+_FOLDER = "use --checkpoint-path DIR in training, --output DIR elsewhere"
+_OTHER_FLAGS = {
+    "--nnodes --node-rank --nproc-per-node --master-addr --master-port --rank --dist-url --init-method": _LAUNCHER,
+    "--gpus --num-gpus --ngpus --nproc --world-size --distributed --ddp": _NPROC,
+    "--gpu --gpu-id --gpu-ids --cuda": "use --device cuda, or cuda:1 for the second",
+    "--half --fp16 --bf16 --mixed-precision --precision": "use --amp fp16 or --amp bf16",
+    "--ema --model-ema --swa": "use --set average.kind=ema, or --config simplepose_swa",
+    "--data --dataset --data-dir --data-path --train-data --source --input --image --video": "give it without a flag",
+    "--model --ckpt --pretrained --load": "use --weights FILE; --config NAME is the network",
+    "--imgsz --img-size --image-size --input-size": "use --set train.input_size=N in training, --height N elsewhere",
+    "--project --name --save-dir --out-dir --output-dir --work-dir": _FOLDER,
+    "--batch --bs --num-workers": "use --set train.batch_size=N data.workers=N, which are those of one process",
+    "--learning-rate --lr0 --base-lr --num-epochs --max-epochs": "use --lr X and --epochs N",
+    "--conf --conf-thres --score-thr --threshold": "use --min-score X",
 }
-"""What to type here for commands of other programs."""
-_TRAIN = "train train-parallel train-distributed"
-_RUN = "predict app evaluate"
-_OTHER_FLAGS = (
-    (_TRAIN, "--nnodes --node-rank --nproc-per-node --rdzv-backend --rdzv-endpoint --master-addr --master-port --rank",
-     "it is one of the launcher, before the tool: torchrun --nnodes 2 ... -m posenet train-distributed"),
-    (_TRAIN, "--gpus --num-gpus --ngpus --world-size --distributed --ddp",
-     "N processes, one for each GPU: posenet train-distributed --nproc N; CUDA_VISIBLE_DEVICES names the GPUs"),
-    ("train train-parallel", "--nproc", "posenet train-distributed has it: one process for each device"),
-    ("evaluate", "--gpus --num-gpus --ngpus --world-size", "use --nproc N, one process for each GPU"),
-    ("predict", "--gpus --num-gpus --nproc --world-size", "see posenet docs scale for several GPUs"),
-    (f"{_TRAIN} {_RUN}", "--gpu --gpu-id --gpu-ids --cuda", "use --device cuda, or cuda:1 for the second"),
-    (f"{_TRAIN} {_RUN}", "--half --fp16 --bf16 --mixed-precision --precision", "use --amp fp16 or --amp bf16"),
-    (_TRAIN, "--ema --model-ema --swa", "use --set average.kind=ema, or --config simplepose_swa"),
-    (_TRAIN, "--data --dataset --data-dir --data-path --train-data --source --annotations",
-     "give the annotations without a flag: posenet train data.yaml"),
-    (_TRAIN, "--model --ckpt --pretrained --load --checkpoint", "use --weights FILE; --config NAME is the network"),
-    (_TRAIN, "--imgsz --img-size --image-size", "use --set train.input_size=N"),
-    (_TRAIN, "--project --name --save-dir --out-dir --output --output-dir --work-dir", "use --checkpoint-path DIR"),
-    (_TRAIN, "--batch --bs --batch-size", "use --set train.batch_size=N, which is that of one process"),
-    (_TRAIN, "--learning-rate --lr0 --base-lr --num-epochs --max-epochs", "use --lr X and --epochs N"),
-    (_TRAIN, "--wd --optimizer --optim --num-workers", "use --set optim.weight_decay=X optim.name=sgd data.workers=N"),
-    ("predict app", "--conf --conf-thres --score-thr --threshold", "use --min-score X"),
-    ("predict", "--source --input --image --img --video --images", "give the input without a flag"),
-    (_RUN, "--model --ckpt", "use --checkpoint FILE"),
-    (_RUN, "--imgsz --img-size --input-size", "use --height N"),
-    ("predict", "--project --name --save-dir --out-dir --output-dir", "use --output DIR"),
-    ("evaluate", "--data --dataset", "use --images DIR and --annotations JSON"),
-)  # fmt: skip
-"""Tools, the flags of other programs that they do not have, and what to type instead of one."""
+"""Flags of other programs, and what to type instead of one where a tool does not have it."""
 
 
-def remedy_for_foreign_flag(tool: str, words: Sequence[str]) -> str:
-    """The first flag of another program on a command line, and what to type instead; empty if there is none."""
-    for word in words:
-        flag = word.partition("=")[0]
-        for tools, flags, remedy in _OTHER_FLAGS:
-            if tool in tools.split() and flag in flags.split():
-                return f"{flag} is not a flag here: {remedy}"
-    return ""
-
-
-def remedy_for_setting(flag: str) -> str:
-    """How to give the setting that has the name of a flag; empty if none or several have it."""
-    name = flag.partition("=")[0].lstrip("-").removeprefix("no-").replace("-", "_")
+def remedy_for_unknown(flag: str) -> str:
+    """What to type in place of a flag of another program, or with the name of a setting; empty if this is unknown."""
+    flag = flag.partition("=")[0]
+    for flags, remedy in _OTHER_FLAGS.items():
+        if flag in flags.split():
+            return f"; {remedy}"
+    name = flag.lstrip("-").removeprefix("no-").replace("-", "_")
     keys = [f"{section}.{name}" for section, values in vars(Config()).items() if hasattr(values, name)]
     return f"; {keys[0]} is a setting: --set {keys[0]}=VALUE" if len(keys) == 1 else ""

@@ -1,31 +1,27 @@
-"""Running a tool in several processes: its flags, starting the processes with torchrun, and how they end."""
+"""Running a tool in several processes: its flags, starting the processes, and how they end."""
 
 from __future__ import annotations
 
 import argparse
+import functools
 import logging
+import multiprocessing
 import os
 import signal
+import socket
 import sys
-import tempfile
-import threading
-import time
 import traceback
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
+from types import FrameType
 
-from posenet.cli.main import run_and_report
+from posenet.cli.main import run_and_report, run_tool
 from posenet.cli.options import ArgumentContainer, non_negative_int, positive_int
 from posenet.devices.ranks import SHARE_TIMEOUT_MINUTES, Ranks, join_ranks, rank_info
-from posenet.devices.signals import STOPPED_STATUS
+from posenet.devices.signals import STOP_SIGNALS, STOPPED_STATUS
 from posenet.errors import ConfigError, PosenetError
 
-MAX_PROCESSES = 64
-"""Processes that ``--nproc`` may start on any machine; on one with more cores, as many as those."""
-STATUS_FILE_VARIABLE = "POSENET_STATUS_FILE"
-"""Environment variable with the file into which rank 0 writes its exit status."""
-PARENT_VARIABLE = "POSENET_PARENT"
-"""Environment variable with the process that has started those of ``--nproc``."""
+GRACE_SECONDS = 10.0
+"""Time in which the others end by themselves after a process has failed, and again after they have got SIGTERM."""
 
 
 def add_process_options(parser: argparse.ArgumentParser) -> ArgumentContainer:
@@ -58,7 +54,7 @@ def refuse_launcher(remedy: str) -> None:
 
 def was_started_by_us() -> bool:
     """Whether ``--nproc`` has started this process."""
-    return STATUS_FILE_VARIABLE in os.environ
+    return multiprocessing.parent_process() is not None
 
 
 def run_on_ranks(
@@ -78,21 +74,15 @@ def run_on_ranks(
     if args.nproc > 1 and not was_started_by_us():
         if rank_info(os.environ).world_size > 1:
             raise ConfigError("a launcher has started this process; leave out --nproc")
-        limit = max(MAX_PROCESSES, os.cpu_count() or 1)
-        if args.nproc > limit:
-            raise ConfigError(f"--nproc {args.nproc}: too many processes for this machine; start {limit} at most")
         check()
-        return run_processes(args.nproc, args.command)
-    if was_started_by_us():
-        stop_with_parent()
+        name, *words = args.command
+        return run_processes(args.nproc, functools.partial(run_tool, name, words, args.prog))
     ranks = join() or Ranks()
     try:
         status = run_and_report(lambda: task(ranks), args.prog)
     except Exception:  # a fault of the program
         traceback.print_exc()
         status = 1
-    if was_started_by_us() and ranks.is_main:
-        Path(os.environ[STATUS_FILE_VARIABLE]).write_text(str(status), encoding="utf-8")
     if status in (0, STOPPED_STATUS) or ranks.world_size == 1:
         ranks.close()
     else:
@@ -101,61 +91,52 @@ def run_on_ranks(
         sys.stderr.flush()
         os._exit(status)
     # srun reports the highest status of its processes, so one with the status of a stopped run is enough. It is rank 0,
-    # which writes the checkpoint: with --kill-on-bad-exit the first such process ends all others. A torchrun of the
-    # user may start a process again that ends with an error.
-    is_of_torchrun = "TORCHELASTIC_RUN_ID" in os.environ and not was_started_by_us()
+    # which writes the checkpoint: with --kill-on-bad-exit the first such process ends all others. torchrun may start a
+    # process again that ends with an error.
+    is_of_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
     return 0 if status == STOPPED_STATUS and (is_of_torchrun or not ranks.is_main) else status
 
 
-def run_processes(count: int, arguments: Sequence[str]) -> int:
-    """Run ``posenet ARGUMENTS`` in ``count`` processes on this machine with torchrun, until all have ended.
+def run_processes(count: int, task: Callable[[], int]) -> int:
+    """Run a task, which can be pickled and returns an exit status, in ``count`` processes of this machine.
 
-    Stop signals are passed on to them. The exit status is 0, or that of the first process that failed; after a signal,
-    that of rank 0. ``PosenetError`` if a process was killed.
+    Stop signals are passed on to them, and they end when this process is killed. Returns 0, or the exit status of the
+    first process that failed. ``PosenetError`` if a process was killed.
     """
-    from torch.distributed import run as torchrun
-    from torch.distributed.elastic.multiprocessing import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.multiprocessing.spawn import ProcessExitedException, spawn
 
-    # Seconds in which they can finish their step and save after a stop signal, or end after another one has failed.
-    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "120")
-    if hasattr(signal, "SIGUSR1"):  # torchrun forwards only the other two
-        signal.signal(signal.SIGUSR1, lambda *_: signal.raise_signal(signal.SIGTERM))
-    with tempfile.TemporaryDirectory(prefix="posenet-") as folder:
-        status_file = Path(folder) / "status"
-        os.environ[STATUS_FILE_VARIABLE] = str(status_file)
-        os.environ[PARENT_VARIABLE] = str(os.getpid())
-        logging.disable()  # the processes report their errors themselves
-        try:
-            # Without "--", torchrun takes some flags of the tool for its own.
-            torchrun.main(["--standalone", f"--nproc-per-node={count}", "--module", "--", "posenet", *arguments])
-        except SignalException as error:
-            # torchrun does not tell how the processes have ended.
-            return int(status_file.read_text(encoding="utf-8")) if status_file.exists() else 128 + error.sigval
-        except ChildFailedError as error:
-            rank, failure = error.get_first_failure()
-            if failure.exitcode < 0:
-                name = signal.Signals(-failure.exitcode).name
-                raise PosenetError(
-                    f"rank {rank} of {count} was ended by {name}, and with it the others; lines above may say why; "
-                    "without memory (SIGKILL, SIGBUS), lower data.workers or train.batch_size"
-                ) from error
-            return failure.exitcode
-        finally:
-            logging.disable(logging.NOTSET)
-            del os.environ[STATUS_FILE_VARIABLE], os.environ[PARENT_VARIABLE]
+    logging.getLogger("torch.multiprocessing").setLevel(logging.ERROR)  # the processes report their errors themselves
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    context = spawn(_run_rank, (count, port, task), count, join=False)  # type: ignore[no-untyped-call]
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        for process in context.processes:
+            if process.is_alive():
+                os.kill(process.pid, number)
+
+    handlers = {number: signal.signal(number, pass_on) for number in STOP_SIGNALS}
+    try:
+        while not context.join(grace_period=GRACE_SECONDS):
+            pass
+    except ProcessExitedException as error:
+        if error.exit_code >= 0:
+            return error.exit_code
+        raise PosenetError(
+            f"rank {error.error_index} of {count} was ended by {error.signal_name}, and with it the others; lines "
+            "above may say why; without memory (SIGKILL, SIGBUS), lower data.workers or train.batch_size"
+        ) from error
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
     return 0
 
 
-def stop_with_parent() -> None:
-    """Let SIGTERM stop this process, which ``run_processes`` has started, when that has been killed.
-
-    Otherwise the ranks would train on, and nobody would know of them.
-    """
-
-    def watch() -> None:
-        while os.getppid() == int(os.environ[PARENT_VARIABLE]):
-            time.sleep(1)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=watch, daemon=True).start()
+def _run_rank(rank: int, count: int, port: int, task: Callable[[], int]) -> None:
+    """Run a task with the environment of torchrun."""
+    if hasattr(os, "setsid"):
+        os.setsid()  # a terminal would send it Ctrl-C too, which would count twice
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
+    os.environ.update({name: str(number) for name, number in numbers.items()}, MASTER_ADDR="127.0.0.1")
+    sys.exit(task())

@@ -336,9 +336,8 @@ def write_store(
     path = resolve_link(Path(path))
     check_store_output(path, overwrite)
     try:
-        with output_lock(path) as is_locked:
-            if is_locked:
-                remove_leftovers(path)
+        with output_lock(path):
+            remove_leftovers(path)
             with (
                 atomic_replacement(path) as unfinished,
                 tempfile.TemporaryFile(dir=path.parent) as waiting,

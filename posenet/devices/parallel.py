@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel, scatter
 from posenet.devices.device import select_device
 from posenet.devices.ranks import DEFAULT_TIMEOUT_MINUTES, RankInfo, Ranks, meeting_point, rank_info
 from posenet.devices.sync_batch_norm import GroupBatchNorm2d
-from posenet.errors import ConfigError, ConnectError, PosenetError, TrainingError
+from posenet.errors import ConfigError, ConnectError, TrainingError
 from posenet.messages import first_sentence
 
 FAREWELL_SECONDS = 2.0
@@ -39,6 +39,7 @@ class Runtime(Ranks):
     """One process on one device: the calls of ``Ranks`` that concern all processes just call their function."""
 
     device = torch.device("cpu")
+    timeout_minutes = DEFAULT_TIMEOUT_MINUTES
 
     def select_device(self, name: str) -> None:
         """Use the device called ``name``; "auto" is an accelerator or the CPU. ``ConfigError`` if it is missing."""
@@ -77,19 +78,20 @@ class Runtime(Ranks):
         try:
             yield
         except RuntimeError as error:
-            if explanation := self.explanation_of(error):
-                raise TrainingError(explanation) from error
-            raise
-
-    def explanation_of(self, error: RuntimeError) -> str:
-        """What to show for an error of PyTorch that the user can fix; empty for any other."""
-        if isinstance(error, torch.OutOfMemoryError):
-            return f"{self.device} has too little memory; lower train.batch_size, and raise optim.accumulate as much"
-        if "torch.use_deterministic_algorithms" in str(error):
             reason = first_sentence(error)
-            remedy = "give --set train.deterministic=false"
-            return f"{self.device} cannot train with deterministic algorithms ({reason}); {remedy}"
-        return ""
+            # Gloo raises a plain RuntimeError when another process has ended or does not answer.
+            is_gloo = "gloo" in str(error).lower()
+            if isinstance(error, torch.OutOfMemoryError):
+                text = f"{self.device} has too little memory; lower train.batch_size and raise optim.accumulate"
+            elif "torch.use_deterministic_algorithms" in str(error):
+                text = f"{self.device} cannot compute so ({reason}); give --set train.deterministic=false"
+            elif is_gloo and "timed out" in str(error).lower():
+                text = f"waited {self.timeout_minutes:g} minutes for another process; raise --timeout if it still works"
+            elif is_gloo or isinstance(error, dist.DistError):
+                text = f"lost the other processes ({reason}): see the one that has failed, and --resume"
+            else:
+                raise
+            raise TrainingError(text) from error
 
 
 class DataParallelRuntime(Runtime):
@@ -152,6 +154,7 @@ class DistributedRuntime(Runtime):
     """
 
     def __init__(self, timeout_minutes: float = DEFAULT_TIMEOUT_MINUTES, meet_minutes: float | None = None) -> None:
+        self.timeout_minutes = timeout_minutes
         self._timeout = timedelta(minutes=timeout_minutes)
         seconds = 60 * (timeout_minutes if meet_minutes is None else meet_minutes)
         info = RankInfo() if dist.is_initialized() else rank_info(os.environ)
@@ -216,16 +219,6 @@ class DistributedRuntime(Runtime):
     def broadcast_tensors(self, tensors: Sequence[Tensor]) -> None:
         for tensor in tensors:
             dist.broadcast(tensor, src=0, group=self._device_group)
-
-    def explanation_of(self, error: RuntimeError) -> str:
-        # Gloo raises a plain RuntimeError when another process has ended or does not answer.
-        is_gloo = "gloo" in str(error).lower()
-        if is_gloo and "timed out" in str(error).lower():
-            minutes = self._timeout.total_seconds() / 60
-            return f"waited {minutes:g} minutes for another process, which hangs or still works; raise --timeout"
-        if is_gloo or isinstance(error, dist.DistError):
-            return f"lost the other processes ({first_sentence(error)}): see the one that has failed, and --resume"
-        return super().explanation_of(error)
 
     def close(self) -> None:
         """Leave the process group. After an error this is not called: it could wait for a process that hangs."""
@@ -306,30 +299,22 @@ def _open_store(host: str, port: int, is_server: bool, seconds: float) -> Store:
 
 def _compare_ranks(store: Store, info: RankInfo, deadline: float, where: str) -> None:
     """Wait until all ranks have come; ``ConfigError`` if two have the same rank, or other numbers of processes."""
-    store.append("arrived", f"{info.rank} {info.world_size} {socket.gethostname()}\n")
-    error: PosenetError | None = None
-    while error is None:
-        arrived = [line.split() for line in store.get("arrived").decode().splitlines()]
-        ranks = [rank for rank, _, _ in arrived]
-        sizes = {size: f"rank {rank} on {host} is one of {size}" for rank, size, host in arrived}
-        twice = [f"rank {rank} on {host}" for rank, _, host in arrived if ranks.count(rank) > 1]
-        if len(sizes) > 1:
-            error = ConfigError(f"{', but '.join(sizes.values())} processes; give all the same WORLD_SIZE")
-        elif twice:
-            error = ConfigError(f"{' and '.join(twice)} are processes of one run; give each a RANK of its own")
-        elif len(arrived) == info.world_size:
+    store.append("arrived", f"{info.rank} of {info.world_size} on {socket.gethostname()}\n")
+    is_possible = True
+    while is_possible and time.monotonic() <= deadline:
+        arrived = store.get("arrived").decode().splitlines()
+        ranks, _, sizes, *_ = zip(*map(str.split, arrived))
+        is_possible = len(set(sizes)) == 1 and len(set(ranks)) == len(ranks)
+        if is_possible and len(arrived) == info.world_size:
             return
-        elif time.monotonic() > deadline:
-            missing = [rank for rank in map(str, range(info.world_size)) if rank not in ranks]
-            error = ConnectError(
-                f"of {info.world_size} processes, these ranks did not come to {where} within --timeout: "
-                f"{', '.join(missing[:8])}; check that all were started, and that no firewall is between them"
-            )
-        else:
-            time.sleep(0.1)
+        time.sleep(0.1)
     if info.rank == 0:  # it serves the store, where the others look
         time.sleep(FAREWELL_SECONDS)
-    raise error
+    error = ConnectError if is_possible else ConfigError
+    raise error(
+        f"only these processes came to {where} within --timeout: {', '.join(f'rank {line}' for line in arrived[:8])}; "
+        "start all, give each a RANK of its own and all the same WORLD_SIZE, and let no firewall be between them"
+    )
 
 
 def _call_within(seconds: float, function: Callable[[], Result], failure: str) -> Result:

@@ -129,9 +129,8 @@ class Ranks:
         return self.rank == 0
 
     def share(self, items: Sequence[Item]) -> Sequence[Item]:
-        """The part of this rank: the parts of all ranks, in rank order, are of about equal size, and are the whole."""
-        rank, count = self.rank, self.world_size
-        return items[len(items) * rank // count : len(items) * (rank + 1) // count]
+        """The part of this rank: every ``world_size``-th item, so that all ranks get about as many of each kind."""
+        return items[self.rank :: self.world_size]
 
     def gather_objects(self, value: Any) -> list[Any]:
         """The values of all ranks, in rank order."""

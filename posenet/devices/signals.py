@@ -50,27 +50,23 @@ def catch_stop_signals() -> Iterator[Callable[[], bool]]:
 
 @contextlib.contextmanager
 def repeat_lost_interrupts() -> Iterator[None]:
-    """Within this context, a Ctrl-C that Python ignores is repeated, until it ends the program.
+    """Within this context, a Ctrl-C that Python ignores is repeated.
 
     Python ignores the exceptions of callbacks of weak references, ``KeyboardInterrupt`` included. h5py runs such
     callbacks after every read and write, so many a signal is handled there.
     """
     show_ignored = sys.unraisablehook
-    repetitions: list[threading.Timer] = []
 
     def repeat_interrupt(ignored: Any) -> None:
-        if not isinstance(ignored.exc_value, KeyboardInterrupt):
+        if isinstance(ignored.exc_value, KeyboardInterrupt):
+            # After the callback, and by a signal to the main thread, so that it also ends a wait of that.
+            main_thread = threading.main_thread().ident
+            threading.Timer(0.05, signal.pthread_kill, (main_thread, signal.SIGINT)).start()
+        else:
             show_ignored(ignored)
-            return
-        # After the callback, and by a signal to the main thread, so that it also ends a wait of that.
-        main_thread = threading.main_thread().ident
-        repetitions.append(threading.Timer(0.05, signal.pthread_kill, (main_thread, signal.SIGINT)))
-        repetitions[-1].start()
 
     sys.unraisablehook = repeat_interrupt if hasattr(signal, "pthread_kill") else show_ignored
     try:
         yield
     finally:
         sys.unraisablehook = show_ignored
-        for repetition in repetitions:
-            repetition.join()  # which it interrupts

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from posenet.errors import ConfigError
-from posenet.extensions import load_extension, note_in_errors
+from posenet.extensions import load_extension
 from posenet.model.posenet import PoseNet
 from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, Config
 
@@ -32,8 +32,7 @@ def build_network(config: Config) -> PoseNet:
     if not name:
         return PoseNet.from_config(config)
     factory = load_extension("model.network", name)
-    with note_in_errors(f"model.network={name} is called with the Config"):
-        network = getattr(factory, "from_config", factory)(config)
+    network = getattr(factory, "from_config", factory)(config)
     if not isinstance(network, nn.Module) or not callable(getattr(network, "heatmaps", None)):
         raise ConfigError(
             f"model.network={name} makes a {type(network).__name__}; let it make a torch.nn.Module with the methods "
@@ -43,7 +42,7 @@ def build_network(config: Config) -> PoseNet:
         was_training = network.training
         network.eval()
         called = f"model.network={name} is tried out with one image of 64 x 64, the smallest input"
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), note_in_errors(called):
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
             found = tuple(network.heatmaps(torch.zeros(1, 3, INPUT_MULTIPLE, INPUT_MULTIPLE)).shape)  # type: ignore[operator]
         network.train(was_training)
         expected = (1, config.model.skeleton.num_channels, INPUT_MULTIPLE // MAP_STRIDE, INPUT_MULTIPLE // MAP_STRIDE)

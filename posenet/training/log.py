@@ -272,7 +272,8 @@ class Report:
         speed["samples_per_s"] *= run.runtime.world_size
         bar.set_postfix_str(
             f"loss {math.nan if loss is None else loss:.2f}, lr {lr:.1e}, "
-            f"{speed['samples_per_s']:.1f} samples/s, data wait {speed['data_wait']:.0%}"
+            f"{speed['samples_per_s']:.1f} samples/s, data wait {speed['data_wait']:.0%}",
+            refresh=False,
         )
         norms = run.train_step.gradient_norms
         values = {"epoch": progress.epoch, "loss": loss, "lr": lr, **speed}

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posenet.errors import ConfigError
-from posenet.extensions import load_extension, note_in_errors
+from posenet.extensions import load_extension
 from posenet.settings import Config, LossConfig
 from posenet.skeleton import Skeleton
 
@@ -37,8 +37,7 @@ def make_loss(config: Config) -> Loss:
     if not name:
         return FocalL2Loss.from_config(config)
     found = load_extension("loss.function", name)
-    with note_in_errors(f"loss.function={name} is a class, which is called with the Config"):
-        loss: Loss = getattr(found, "from_config", found)(config) if isinstance(found, type) else found
+    loss: Loss = getattr(found, "from_config", found)(config) if isinstance(found, type) else found
     if not callable(loss):
         raise ConfigError(f"loss.function={name} has the type {type(loss).__name__}; give a class or a function")
     if isinstance(loss, nn.Module) and any(True for _ in loss.parameters()):

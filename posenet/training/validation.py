@@ -101,8 +101,7 @@ class CocoValidation:
                 f"{annotations} contains no annotated {skeleton.people}; set data.val_annotations to another file"
             )
         blocks = find_annotated_images(data.val_images, self.split.images, config.inference.batch_size)
-        # Every rank gets about the same number of images of every shape.
-        self.share = [*itertools.chain(*blocks)][runtime.rank :: runtime.world_size]
+        self.share = runtime.share([*itertools.chain(*blocks)])
         # Indices into ``share`` of the images that rank 0 draws: always the same ones, of different shapes.
         labelled = {entry["image_id"] for entry in self.split.people if any(entry["keypoints"][2::3])}
         with_people = [index for index, (image, _) in enumerate(self.share) if image.id in labelled]

@@ -20,19 +20,9 @@ import pytest
 import posenet
 from posenet.cli import main as cli
 from posenet.cli.main import log_to_stderr, print_message
-from posenet.cli.options import remedy_for_foreign_flag
 from posenet.errors import ConnectError, DataError, OtherRankError, PosenetError
 from posenet.progress_bar import progress_bar
-from posenet.settings import Config
-from tests.helpers.process_runs import fork_process, wait_for_exit
-from tests.helpers.source_files import ROOT
 
-WITHOUT_DEFAULT = {
-    *("--config", "--set"),  # replace the defaults of other flags
-    *("--output", "--json", "--csv", "--coco", "--export", "--heatmaps", "--preview"),  # write nothing
-    *("--images", "--annotations", "--image-ids", "--category"),  # read nothing more
-}
-"""Flags that have no default by nature: without them, the tool leaves something out."""
 Run = Callable[[argparse.Namespace], None]
 Install = Callable[[Run], None]
 Capture = pytest.CaptureFixture[str]
@@ -66,17 +56,6 @@ def help_of(words: list[str], capsys: Capture) -> str:
     return capsys.readouterr().out
 
 
-def flags_of(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    """The flags of a parser and of its actions."""
-    flags = []
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            flags += [flag for part in action.choices.values() for flag in flags_of(part)]
-        elif action.option_strings:
-            flags.append(action)
-    return flags
-
-
 def raising(error: BaseException) -> Run:
     def run(_: argparse.Namespace) -> None:
         raise error
@@ -103,7 +82,7 @@ def test_option_names_may_have_underscores_and_values_are_unchanged(
     assert [(args.checkpoint_path, args.sync_bn, args.files) for args in seen] == [expected] * 2
 
 
-NO_MEMORY = "; lower the batch size and the number of workers and processes, or allow more memory"
+NO_MEMORY = "; lower the batch size and the number of workers"
 
 
 @pytest.mark.parametrize(
@@ -112,11 +91,9 @@ NO_MEMORY = "; lower the batch size and the number of workers and processes, or 
         (PosenetError("photo.jpg is damaged;\n  delete it"), "photo.jpg is damaged; delete it"),
         (FileNotFoundError(2, "No such file", "a.h5"), "No such file: a.h5"),
         (OSError(28, "Full", "a.json"), "Full: a.json; free disk space, or choose another folder"),
-        (OSError(24, "Too many open files"), "Too many open files; allow more open files (ulimit -n)"),
         (OSError("unable to open file"), "unable to open file"),
         (MemoryError(), f"too little memory{NO_MEMORY}"),
         (RuntimeError("can't allocate memory\nat 0x7f"), f"too little memory (can't allocate memory){NO_MEMORY}"),
-        (ModuleNotFoundError(name="posenet.a"), "posenet.a is not installed; install posenet with all its parts"),
     ],
     ids=repr,
 )
@@ -193,20 +170,6 @@ def test_rank_0_shows_everything_and_other_ranks_what_concerns_them_alone(capsys
     assert messages(rank=2) == ["rank 2: WARNING: a worker has died", "rank 2: ERROR: out of memory"]
 
 
-def test_no_file_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None:
-    def run_and_open_file() -> None:
-        for descriptor in range(3):
-            os.close(descriptor)
-        sys.stdout = sys.stderr = None  # as Python starts
-        status = cli.run_tool("annotations", ["lint", "missing.json"])
-        sys.stderr.write("text of a library\n")
-        inherited = all(os.get_inheritable(descriptor) for descriptor in range(3))
-        is_another = os.open(tmp_path / "a.txt", os.O_CREAT) > 2
-        os._exit(status if is_another and inherited and sys.stdout is None else 1)
-
-    assert wait_for_exit(fork_process(run_and_open_file, tmp_path / "log.txt")) == 2
-
-
 def test_a_closed_standard_output_shows_nothing_and_a_full_one_is_named(
     tool: Install, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,7 +189,7 @@ def test_libraries_write_no_lines_about_images_of_their_own() -> None:
     code = (
         "import posenet.cli.main\n"
         "assert posenet.cli.main.run_tool('weights', ['list']) == 0\n"
-        "import cv2, numpy as np\n"
+        "import cv2, io, numpy as np\n"
         "from posenet.images import parse_header\n"
         "for suffix in ('.bmp', '.tif', '.ppm'):\n"
         "    data = cv2.imencode(suffix, np.arange(30_000, dtype=np.uint8).reshape(100, 100, 3))[1]\n"
@@ -235,7 +198,7 @@ def test_libraries_write_no_lines_about_images_of_their_own() -> None:
         "jpeg = cv2.imencode('.jpg', np.zeros((8, 8, 3), np.uint8))[1]\n"
         "from posenet.cli.main import log_to_stderr\n"
         "with log_to_stderr():\n"
-        "    assert parse_header(np.concatenate([exif, jpeg[2:]])).orientation == 1\n"
+        "    assert parse_header(io.BytesIO(np.concatenate([exif, jpeg[2:]]))).orientation == 1\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
@@ -286,27 +249,20 @@ def test_a_programming_error_keeps_its_traceback(tool: Install, error: Exception
     [
         ("nonsense", "known: "),
         ("trian", "did you mean train?"),
-        ("track clip.mp4", "posenet predict --track"),
-        ("pose train data=a.yaml", "posenet predict, train or evaluate"),
-        (__file__, f"posenet predict {__file__}"),
+        (__file__, "posenet predict INPUT"),
         ("--nonsense", "see posenet --help"),
         ("train --max 3", "--max is not known here"),
         ("train --patience 3", "--set train.patience=VALUE"),
         ("evaluate --images a --patience 3", "--annotations"),  # it has no such setting
         ("annotations lint a.json --imag x", "--imag is not known here"),
         ("train --set a.b=c data.yaml", "'data.yaml' is not KEY=VALUE"),
-        ("predict --scales 0.5 1 a.png", "'a.png' is not a scale; inputs come first"),
+        ("predict --scales 0.5 1 a.png", "'a.png'"),
         # words of other programs
-        ("train --nnodes 2 --node-rank=0", "torchrun"),
-        ("train-distributed --master_addr a --master_port 1", "torchrun"),
+        ("train-distributed --master_addr=a --master_port 1", "torchrun"),
         ("train --gpus 2", "--nproc"),
         ("train --nproc 2", "train-distributed"),
-        ("train --half", "--amp"),
-        ("train --data coco.yaml", "posenet train data.yaml"),
         ("train --num-workers 4", "data.workers"),
         ("predict --source a.jpg", "without a flag"),
-        ("predict a.jpg --conf 0.5", "--min-score"),
-        ("evaluate --gpus 2", "--nproc"),
     ],
 )
 def test_arguments_that_do_not_parse_are_one_line_with_status_2(capsys: Capture, words: str, message: str) -> None:
@@ -314,20 +270,6 @@ def test_arguments_that_do_not_parse_are_one_line_with_status_2(capsys: Capture,
         cli.main(words.split())
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
-
-
-def test_no_flag_of_a_tool_is_taken_for_one_of_another_program() -> None:
-    for tool in cli.TOOLS:
-        flags = [name for flag in flags_of(cli.make_parser(tool, tool)) for name in flag.option_strings]
-        assert [flag for flag in flags if remedy_for_foreign_flag(tool, [flag])] == []
-
-
-def test_the_tools_have_few_flags() -> None:
-    shown = {
-        tool: [flag for flag in flags_of(cli.make_parser(tool, tool)) if flag.help != argparse.SUPPRESS]
-        for tool in ("train", "predict")
-    }
-    assert len(shown["train"]) <= 24 and len(shown["predict"]) <= 27  # with --help and --quiet
 
 
 @pytest.mark.parametrize(
@@ -352,26 +294,6 @@ def test_the_overview_lists_all_tools_and_is_shown_without_arguments(capsys: Cap
     assert capsys.readouterr().err == overview
 
 
-@pytest.mark.parametrize("name", cli.TOOLS)
-def test_the_help_of_every_flag_has_a_text_and_states_the_default(name: str) -> None:
-    flags = flags_of(cli.make_parser(name, name))
-    assert any("--quiet" in flag.option_strings for flag in flags)
-    for flag in flags:
-        assert flag.help, flag.option_strings
-        takes_value = flag.nargs != 0 and not flag.required
-        if takes_value and flag.help != argparse.SUPPRESS and not set(flag.option_strings) & WITHOUT_DEFAULT:
-            assert "default" in flag.help or flag.default is not None, flag.option_strings
-
-
-def test_the_help_of_a_flag_names_its_setting_and_its_default(capsys: Capture) -> None:
-    text = " ".join(help_of(["train"], capsys).split())
-    assert f"passes over the data (train.epochs; default: {Config().train.epochs})" in text
-    assert "(parallel.sync_bn; default: off)" in text and "0 does not stop (default: 0)" in text
-    text = " ".join(help_of(["predict"], capsys).split())
-    assert f"(inference.height; default: that of the checkpoint, or {Config().inference.height})" in text
-    assert "0-1 (default: 0.25)" in text and "(default: None)" not in text
-
-
 def test_the_package_shows_its_public_names_and_is_typed() -> None:
     assert dir(posenet) == sorted(posenet.__all__)
     assert all(getattr(posenet, name).__doc__ for name in posenet.__all__)
@@ -386,7 +308,6 @@ def test_help_and_wrong_input_are_answered_without_pytorch(tmp_path: Path) -> No
         **{f"{tool} --help": 0 for tool in cli.TOOLS},
         "train --unknown": 2,
         "build-hdf5 --images folder --annotations missing.json --output x.h5": 2,
-        "build-hdf5 --preview p --set data.train=missing.h5": 2,
         "export-onnx --checkpoint missing.pth --output x.onnx": 2,
         "evaluate --checkpoint missing.pth --images folder --annotations a.json": 2,
         "evaluate --nproc 2 --checkpoint missing.pth --images folder --annotations a.json": 2,
@@ -417,21 +338,6 @@ def test_importing_the_package_imports_neither_torch_nor_opencv() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_ctrl_c_during_the_import_of_the_command_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(
-        "import sys\n"
-        "class Interrupt:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'posenet.cli.main':\n"
-        "            raise KeyboardInterrupt\n"
-        "sys.meta_path.insert(0, Interrupt())\n"
-    )
-    path = os.pathsep.join([str(tmp_path), str(ROOT)])
-    command = [sys.executable, "-m", "posenet", "predict", "a.jpg"]
-    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "posenet: interrupted\n")
 
 
 @pytest.mark.parametrize("words", [["docs"], ["docs", "settings"]])

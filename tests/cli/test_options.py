@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from posenet.cli.main import TOOLS, make_parser, run_tool
+from posenet.cli.main import make_parser
 from posenet.cli.options import fraction, input_files, make_predictor, minutes, positive_int, seconds
 from posenet.inference.networks import TorchNetwork
 from posenet.inference.predictor import Predictor
@@ -45,18 +45,6 @@ def test_the_paths_that_flags_name_as_inputs_are_never_replaced() -> None:
     )
     names = {str(path) for path in input_files(args)}
     assert names == {"a.pth", "b.json", "c.json", "0", "d.jpg", "e.toml", "f.h5"}
-
-
-def test_every_tool_that_writes_has_the_same_flag_to_replace_files(capsys: pytest.CaptureFixture[str]) -> None:
-    actions = {"annotations": ["fix", "import", "skeleton"], "weights": ["import", "export"]}
-    for tool in TOOLS:
-        # The app writes what the page asks for, into a new folder.
-        if tool.startswith("train") or tool in ("app", "config", "docs"):
-            continue
-        for words in [[action] for action in actions.get(tool, [])] or [[]]:
-            with pytest.raises(SystemExit):
-                run_tool(tool, [*words, "--help"])
-            assert "--overwrite" in capsys.readouterr().out, (tool, words)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import signal
@@ -16,13 +17,14 @@ import pytest
 
 from posenet.checkpoints.file import read_checkpoint
 from posenet.cli.main import run_tool
+from posenet.cli.processes import run_processes
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import DataError
 from posenet.training.batches import StepBatches
 from posenet.training.step import ModelWithLoss, TrainStep
 from tests.helpers.chairs import write_chairs
 from tests.helpers.process_groups import fork_ranks, free_port
-from tests.helpers.process_runs import wait_for_exit
+from tests.helpers.process_runs import fork_process, wait_for_exit
 from tests.helpers.tiny_training import TINY, Stores, data_settings
 
 SCRIPT = Path(__file__).parents[2] / "tools" / "train_distributed.py"
@@ -143,16 +145,6 @@ def test_rank_0_alone_reports_a_stop_and_not_to_torchrun(
     assert read_checkpoint(tmp_path / "run" / "last.pth")["progress"]["total_steps"] == 3
 
 
-def test_the_timeout_is_that_of_the_process_group(
-    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}.items():
-        monkeypatch.setenv(name, value)
-    words = ["-p", str(tmp_path / "run"), "--timeout", "0.01", "--set", *data_settings(stores)]
-    assert run_tool("train-distributed", words) == STOPPED_STATUS
-    assert "rank 1: the processes did not connect at 127.0.0.1:9" in capsys.readouterr().err
-
-
 Start = Callable[..., subprocess.Popen[bytes]]
 
 
@@ -183,39 +175,30 @@ def wait_for_files(process: subprocess.Popen[bytes], *files: Path) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.slow
-def test_nproc_trains_in_processes_that_a_signal_stops_with_status_75(start: Start, tmp_path: Path) -> None:
-    launcher = start("output", [sys.executable, SCRIPT, "--nproc", "2"], "--epochs", "9999")
-    wait_for_files(launcher, tmp_path / "run" / "last.pth")
-    launcher.send_signal(signal.SIGTERM)
-    assert launcher.wait(TIMEOUT_SECONDS) == STOPPED_STATUS
-    output = (tmp_path / "output.txt").read_text()
-    assert (tmp_path / "run" / "run.status").read_text() == "stopped\n"
-    assert output.count("Stopped after step") == 1 and "Traceback" not in output
-    steps = read_checkpoint(tmp_path / "run" / "last.pth")["progress"]["total_steps"]
-    assert f"Stopped after step {steps} " in output
+def train_with_steps_of_a_minute(folder: Path, words: list[str]) -> int:
+    def step(*_: object) -> None:
+        (folder / f"step of rank {os.environ['RANK']}").touch()
+        time.sleep(60)
+
+    TrainStep.__call__ = step
+    return run_tool("train-distributed", words)
 
 
 @pytest.mark.slow
-def test_a_second_ctrl_c_interrupts_the_processes_of_nproc(start: Start, tmp_path: Path) -> None:
+def test_a_second_ctrl_c_interrupts_the_processes_of_nproc(stores: Stores, tmp_path: Path) -> None:
     """The first would wait for the end of a step, which takes a minute here."""
-    steps = [tmp_path / f"step of rank {rank}" for rank in range(2)]
-    (tmp_path / "sitecustomize.py").write_text(
-        "import os\n"
-        "if 'RANK' in os.environ:\n"
-        "    import pathlib, time\n"
-        "    from posenet.training.step import TrainStep\n"
-        f"    step = pathlib.Path({str(tmp_path)!r}, 'step of rank ' + os.environ['RANK'])\n"
-        "    TrainStep.__call__ = lambda *_: (step.touch(), time.sleep(60))\n"
-    )
-    command = ["env", f"PYTHONPATH={tmp_path}{os.pathsep}{SCRIPT.parents[1]}", sys.executable, SCRIPT, "--nproc", "2"]
-    launcher = start("output", command)
-    wait_for_files(launcher, *steps)
-    for _ in range(2):
-        launcher.send_signal(signal.SIGINT)
-        time.sleep(1)
+    words = ["-p", str(tmp_path / "run"), "--device", "cpu", "--set", *TINY, *data_settings(stores)]
+    task = functools.partial(train_with_steps_of_a_minute, tmp_path, words)
+    parent = fork_process(lambda: sys.exit(run_processes(2, task)), tmp_path / "output.txt")
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while len(list(tmp_path.glob("step of rank *"))) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     started = time.monotonic()
-    assert launcher.wait(TIMEOUT_SECONDS) == 130, (tmp_path / "output.txt").read_text()
+    for _ in range(2):
+        os.kill(parent, signal.SIGINT)
+        time.sleep(1)
+    assert wait_for_exit(parent) == 130, (tmp_path / "output.txt").read_text()
     assert time.monotonic() - started < 30
 
 
@@ -235,6 +218,7 @@ def test_two_machines_with_two_processes_each_train_one_network(start: Start, tm
 SCRIPT_THAT_KILLS_RANK_1_ONCE = """
 import os, signal, sys
 from posenet.cli.main import run_tool
+from posenet.cli.processes import run_processes
 from posenet.training.step import TrainStep
 
 train, calls = TrainStep.__call__, []

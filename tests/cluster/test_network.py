@@ -1,24 +1,18 @@
-"""Training on two hosts: settings, data and folders that differ, host names, links that go down, torchrun."""
+"""Training on two hosts: a folder that only one has, and a link that goes down."""
 
 from __future__ import annotations
 
-import signal
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from posenet.checkpoints.file import read_checkpoint
-from posenet.devices.signals import STOPPED_STATUS
 from tests.helpers.cluster import (
     ENDLESS,
     NODES,
     Cluster,
     Command,
-    Outcome,
     error_line,
-    status_of,
     steps_in,
     wait_until,
 )
@@ -26,33 +20,17 @@ from tests.helpers.process_runs import assert_same_run
 
 pytestmark = pytest.mark.cluster
 
-EXIT_BARRIER_SECONDS = 300
-"""Time for which torchrun waits at its end for the torchruns of the other hosts."""
 HIDE_FOLDER = 'mkdir -p "$1" && mount -t tmpfs none "$1" && shift && exec "$@"'
 """Shell command with which a host has an empty folder in place of one that the hosts share."""
 
 
-def start_on_both(cluster: Cluster, commands: Sequence[Sequence[str]], **environment: str) -> list[Command]:
+def start_on_both(cluster: Cluster, commands: Sequence[Sequence[str]]) -> list[Command]:
     """Start one command per node as the ranks 0 and 1 of a run."""
     started = []
     for rank, (node, command) in enumerate(zip(NODES, commands)):
         variables = {"MASTER_ADDR": "10.77.0.1", "MASTER_PORT": "29532", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
-        started.append(cluster.start(node, *command, environment=variables | {"RANK": str(rank)} | environment))
+        started.append(cluster.start(node, *command, environment=variables | {"RANK": str(rank)}))
     return started
-
-
-def run_on_both(cluster: Cluster, commands: Sequence[Sequence[str]], **environment: str) -> list[Outcome]:
-    return [command.wait() for command in start_on_both(cluster, commands, **environment)]
-
-
-def test_another_setting_on_the_second_host_is_refused_in_one_line(cluster: Cluster, tmp_path: Path) -> None:
-    train = cluster.train(tmp_path / "run")
-    outcomes = run_on_both(cluster, [train, [*train, "optim.lr=0.1"]])
-    assert [outcome.status for outcome in outcomes] == [2, 2]
-    assert "the processes differ in optim.lr: " in error_line(outcomes[0].output)
-    assert "0.1 on node2 (rank 1)" in error_line(outcomes[0].output)
-    assert error_line(outcomes[1].output) == ""
-    assert "Traceback" not in outcomes[0].output + outcomes[1].output
 
 
 def test_only_the_first_host_needs_the_folder_of_the_run(cluster: Cluster, tmp_path: Path) -> None:
@@ -61,7 +39,8 @@ def test_only_the_first_host_needs_the_folder_of_the_run(cluster: Cluster, tmp_p
 
     def train(*flags: str) -> None:
         command = cluster.train(run, *flags)
-        outcomes = run_on_both(cluster, [command, ["bash", "-c", HIDE_FOLDER, "-", str(run), *command]])
+        hiding = ["bash", "-c", HIDE_FOLDER, "-", str(run), *command]
+        outcomes = [started.wait() for started in start_on_both(cluster, [command, hiding])]
         assert [outcome.status for outcome in outcomes] == [0, 0], outcomes
 
     train("--max-steps", "3")
@@ -69,31 +48,6 @@ def test_only_the_first_host_needs_the_folder_of_the_run(cluster: Cluster, tmp_p
     outcome = cluster.on("node1", *cluster.train(tmp_path / "reference", "--nproc", "2"))
     assert outcome.status == 0, outcome.output
     assert_same_run(run, tmp_path / "reference")
-
-
-@pytest.mark.parametrize("address", ["127.0.1.1", None])
-def test_host_names_without_a_usable_address_are_explained(
-    cluster: Cluster, tmp_path: Path, address: str | None
-) -> None:
-    for node in NODES:
-        cluster.name_hosts(node, address)
-    train = cluster.train(tmp_path / "run", "--timeout", "0.5")
-    outcomes = run_on_both(cluster, [train, train])
-    assert [outcome.status for outcome in outcomes] == [STOPPED_STATUS, STOPPED_STATUS], outcomes
-    for outcome in outcomes:
-        assert "the processes did not connect at 10.77.0.1:29532" in error_line(outcome.output)
-        assert "GLOO_SOCKET_IFNAME" in error_line(outcome.output)
-        assert "Traceback" not in outcome.output
-    outcomes = run_on_both(cluster, [train, train], GLOO_SOCKET_IFNAME="eth0")
-    assert [outcome.status for outcome in outcomes] == [0, 0], outcomes
-
-
-def test_missing_host(cluster: Cluster, tmp_path: Path) -> None:
-    train = cluster.train(tmp_path / "run", "--timeout", "0.5")
-    outcome = start_on_both(cluster, [train])[0].wait()
-    assert outcome.status == STOPPED_STATUS
-    assert "these ranks did not come to 10.77.0.1:29532" in error_line(outcome.output)
-    assert outcome.seconds < 120
 
 
 def test_run_ends_on_both_hosts_when_a_link_goes_down_for_good(cluster: Cluster, tmp_path: Path) -> None:
@@ -109,29 +63,3 @@ def test_run_ends_on_both_hosts_when_a_link_goes_down_for_good(cluster: Cluster,
         assert outcome.output.count("error: ") == 1
         assert "Traceback" not in outcome.output
     assert steps_in(run) >= 20
-
-
-def test_torchrun_on_two_hosts_trains_one_network(cluster: Cluster, tmp_path: Path) -> None:
-    train = cluster.train(tmp_path / "run")[1:]
-    commands = [cluster.start(node, *cluster.torchrun(rank), *train) for rank, node in enumerate(NODES)]
-    outcomes = [command.wait() for command in commands]
-    assert [outcome.status for outcome in outcomes] == [0, 0], outcomes
-    outcome = cluster.on("node1", *cluster.train(tmp_path / "reference", "--nproc", "2"))
-    assert outcome.status == 0, outcome.output
-    assert_same_run(tmp_path / "run", tmp_path / "reference")
-    assert read_checkpoint(tmp_path / "run" / "last.pth")["world_size"] == 2
-
-
-def test_sigterm_to_the_torchrun_of_the_first_host(cluster: Cluster, tmp_path: Path) -> None:
-    """After SIGTERM to that of the second host instead, torchrun may wait for its exit barrier of five minutes."""
-    run = tmp_path / "run"
-    train = cluster.train(run, *ENDLESS)[1:]
-    first, second = [cluster.start(node, *cluster.torchrun(rank), *train) for rank, node in enumerate(NODES)]
-    wait_until(lambda: steps_in(run) >= 3)
-    first.send_signal(signal.SIGTERM)
-    started = time.monotonic()
-    assert first.wait().status != 0
-    second.wait()
-    assert time.monotonic() - started < EXIT_BARRIER_SECONDS / 2
-    assert status_of(run) == "stopped"
-    assert f"Stopped after step {steps_in(run)} " in first.read()

@@ -35,39 +35,10 @@ def reference_run(cluster: Cluster, run: Path, *flags: str) -> Path:
     return run
 
 
-def num_processes(run: Path) -> int:
-    """The number of processes that have made the last checkpoint of a run."""
-    count: int = read_checkpoint(run / "last.pth")["world_size"]
-    return count
-
-
 def test_two_nodes_train_as_two_processes_do(cluster: Cluster, tmp_path: Path) -> None:
     outcome = cluster.on("ctl", *SRUN, *cluster.train(tmp_path / "run"))
     assert outcome.status == 0, outcome.output
     assert_same_run(tmp_path / "run", reference_run(cluster, tmp_path / "reference"))
-
-
-def test_rank_0_may_be_on_another_host_than_the_first(cluster: Cluster, tmp_path: Path) -> None:
-    hosts = tmp_path / "hosts"
-    hosts.write_text("node2\nnode1\n")
-    command = ["salloc", "-N2", "-n2", "srun", "-m", "arbitrary", "-n2", *cluster.train(tmp_path / "run")]
-    outcome = cluster.on("ctl", *command, environment={"SLURM_HOSTFILE": str(hosts), "MASTER_ADDR": "node2"})
-    assert outcome.status == 0, outcome.output
-    assert num_processes(tmp_path / "run") == 2
-
-
-def test_interactive_shell_without_a_launcher_and_with_nproc(cluster: Cluster, tmp_path: Path) -> None:
-    """``salloc`` without a command runs ``srun --interactive --pty $SHELL`` on the first node."""
-    shell = tmp_path / "shell.sh"
-    commands = [cluster.train(tmp_path / "alone"), cluster.train(tmp_path / "two", "--nproc", "2")]
-    shell.write_text("#!/bin/bash\n" + " && ".join(map(" ".join, commands)) + "\n")
-    shell.chmod(0o755)
-    # "script" gives srun a terminal in whose foreground it runs.
-    command = ["script", "-qec", "salloc -N2 -n2", "/dev/null"]
-    outcome = cluster.on("ctl", *command, environment={"SHELL": str(shell)})
-    for name, count in (("alone", 1), ("two", 2)):
-        assert status_of(tmp_path / name) == "finished", outcome.output
-        assert num_processes(tmp_path / name) == count
 
 
 def start_endless_run(cluster: Cluster, run: Path, *options: str, timeout: str = "10") -> tuple[Command, str]:
@@ -89,16 +60,6 @@ def test_signal_to_the_step(cluster: Cluster, tmp_path: Path, options: tuple[str
     assert status_of(run) == "stopped"
     # With the option, srun may report the signal with which it has ended the other task.
     assert outcome.status != 0 if options else outcome.status == STOPPED_STATUS
-
-
-def test_cancelled_job(cluster: Cluster, tmp_path: Path) -> None:
-    """``scancel`` sends SIGTERM, and SIGKILL after 30 seconds."""
-    run = tmp_path / "run"
-    command, job = start_endless_run(cluster, run)
-    cluster.on("ctl", "scancel", job)
-    outcome = command.wait()
-    assert f"Stopped after step {steps_in(run)} " in outcome.output
-    wait_until(lambda: status_of(run) == "stopped", 40)
 
 
 @pytest.mark.parametrize("name, message", [("KILL", "task 1: Killed"), ("STOP", "waited 0.5 minutes")])
@@ -214,23 +175,6 @@ def test_template_tries_again_when_the_hosts_do_not_reach_each_other(cluster: Cl
     job.wait_for_requeue(job.signal)
     job.assert_finishes_like_an_uninterrupted_run(tmp_path / "reference")
     assert not (job.run / "failed-starts").exists()
-
-
-def test_template_gives_up_after_six_failed_starts(cluster: Cluster, tmp_path: Path) -> None:
-    for node in NODES:
-        cluster.name_hosts(node, "127.0.1.1")
-    job = TemplateJob(cluster, tmp_path, "--hold", flags=("--timeout", "0.5"))
-    job.run.mkdir()
-    earlier = ["job 99999: status 75"] * 9 + [f"job {job.id}: status 75"] * 4  # those of another job do not count
-    (job.run / "failed-starts").write_text("\n".join(earlier) + "\n")
-    cluster.on("ctl", "scontrol", "release", job.id)
-    assert job.wait_for_end() == "FAILED"
-    assert job.log().count("GLOO_SOCKET_IFNAME") >= 2
-    failures = (job.run / "failed-starts").read_text().splitlines()
-    assert failures[: len(earlier)] == earlier
-    # srun reports 143 if it has ended the other task before that could end by itself.
-    assert {line.partition(" status ")[0] for line in failures[len(earlier) :]} == {f"job {job.id}:"}
-    assert len(failures) == len(earlier) + 2
 
 
 def test_template_does_not_requeue_a_run_with_a_refused_setting(cluster: Cluster, tmp_path: Path) -> None:

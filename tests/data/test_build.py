@@ -137,7 +137,7 @@ class TestContent:
 
 DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "missing": (lambda path: path.unlink(), "No such file or directory"),
-    "empty": (lambda path: path.write_bytes(b""), "is empty"),
+    "empty": (lambda path: path.write_bytes(b""), "cannot be decoded"),
     "text": (lambda path: path.write_text("no image"), "cannot be decoded"),
     "cut in half": (lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]), "is cut off"),
     "folder": (lambda path: (path.unlink(), path.mkdir()), "Is a directory"),

@@ -6,10 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from posenet.devices.device import deterministic_algorithms
 from posenet.devices.precision import (
     Amp,
-    describe_training_mode,
     make_grad_scaler,
     select_amp,
     select_training_mode,
@@ -61,19 +59,6 @@ def test_auto_on_cuda_depends_on_the_device_and_half_precision_trains_in_channel
     assert select_training_mode(cuda, TrainConfig(channels_last=False)) == (expected, False)
     assert select_training_mode(cuda, TrainConfig(amp="off")) == ("off", False)
     assert select_amp(torch.device("xpu"), "auto") == select_amp(torch.device("mps"), "auto") == "off"
-
-
-def test_the_log_names_what_auto_has_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert describe_training_mode(CPU, TrainConfig(amp="bf16")) == "Device cpu: precision bf16"
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100")
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
-    monkeypatch.setattr(torch.cuda, "is_tf32_supported", lambda: True)
-    gpu = torch.device("cuda:0")
-    found = describe_training_mode(gpu, TrainConfig())
-    assert found == "Device cuda:0 (NVIDIA H100): precision bf16, channels_last, TF32"
-    with deterministic_algorithms(True):
-        found = describe_training_mode(gpu, TrainConfig(amp="off", tf32=False))
-    assert found == "Device cuda:0 (NVIDIA H100): precision float32, deterministic algorithms"
 
 
 @pytest.mark.parametrize(

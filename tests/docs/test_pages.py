@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import posenet
 from posenet.cli import main as cli
 from tests.helpers.documentation import PAGES, page_name
 from tests.helpers.source_files import ROOT
@@ -59,18 +58,6 @@ def test_the_tool_lists_and_prints_the_pages(capsys: pytest.CaptureFixture[str])
         assert capsys.readouterr().out.startswith("# ")
     assert cli.main(["docs", "trainin"]) == 2
     assert "did you mean training?" in capsys.readouterr().err
-
-
-def test_the_pages_are_found_where_pip_puts_them_beside_the_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """``pip install --target`` lists them in another folder."""
-    monkeypatch.setattr(posenet, "__file__", str(tmp_path / "posenet" / "__init__.py"))
-    pages = tmp_path / "share" / "doc" / "simplepose" / "docs"
-    pages.mkdir(parents=True)
-    (pages / "start.md").write_text("# First\n")
-    assert cli.main(["docs"]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == "start  First"
 
 
 def test_the_page_of_settings_is_up_to_date() -> None:

@@ -19,11 +19,8 @@ from tests.helpers.tiny_training import TINY, data_settings
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "tests" / "cluster" / "cluster.sh"
 TRAIN = ROOT / "tools" / "train_distributed.py"
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 PROGRAMS = ("slurmctld", "slurmd", "srun", "munged", "ip", "nsenter")
 NODES = ("node1", "node2")
-ADDRESS = "10.77.0.1"
-"""Address of node1."""
 TIMEOUT_SECONDS = 600
 """Time limit of a command; most take ten to thirty seconds on a machine that does nothing else."""
 
@@ -154,11 +151,6 @@ class Cluster:
     def settings(self) -> list[str]:
         """The settings of a tiny training run; others may follow them."""
         return ["--device", "cpu", "--set", *SETTINGS, *data_settings(self.stores)]
-
-    def torchrun(self, rank: int, *options: str) -> list[str]:
-        """torchrun on the node number ``rank`` of two, with one process."""
-        place = ["--node-rank", str(rank), "--master-addr", ADDRESS, "--master-port", "29531"]
-        return [*TORCHRUN, "--nnodes", "2", "--nproc-per-node", "1", *place, *options]
 
     def wait_for_job(self, job: str, states: Sequence[str], timeout: float = TIMEOUT_SECONDS) -> str:
         """Wait until a job is in one of the states; return the state."""

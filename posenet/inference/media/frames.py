@@ -31,11 +31,13 @@ from posenet.files import read_input
 from posenet.images import (
     ChannelOrder,
     ImageInput,
-    download_image,
+    decode_reduced_image,
+    image_errors,
     image_places,
     is_encoded,
     open_with_pillow,
-    read_reduced_image,
+    read_image,
+    read_image_file,
     to_bgr,
 )
 from posenet.inference.media.sources import (
@@ -101,7 +103,7 @@ def read_frames(
         stride: every how many frames of a video one is read.
         recursive: search subfolders of folders too.
         stop_requested: checked while a live source delivers no image; true ends its frames.
-        reduction_of: how much smaller JPEG files are read; see ``read_reduced_image``. None reads them whole.
+        reduction_of: how much smaller JPEG files are read; see ``decode_reduced_image``. None reads them whole.
 
     Raises:
         DataError: the only input does not exist, is a folder without images or videos, a pattern without a match, or
@@ -182,9 +184,10 @@ def require_pyav() -> None:
 def _read_image(source: Source, reduction_of: Callable[[tuple[int, int]], int] | None) -> Frame:
     try:
         if source.url is not None:
-            return Frame(source, download_image(source.url))
+            return Frame(source, read_image(source.url))
         assert source.path is not None
-        image, size = read_reduced_image(source.path, reduction_of or (lambda size: 1))
+        with image_errors(source.path):
+            image, size = decode_reduced_image(read_image_file(source.path), reduction_of or (lambda size: 1))
         return Frame(source, image, whole_size=size)
     except Exception as error:
         return _failed(source, error)

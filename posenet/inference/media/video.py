@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import math
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from av.video.stream import VideoStream
 
 from posenet.downloading import split_address
 from posenet.errors import DataError
-from posenet.images import apply_orientation, is_jpeg, parse_header
+from posenet.images import apply_orientation, parse_header
 from posenet.inference.media.sources import MAX_UNREADABLE_IN_A_ROW, Frame, FrameSelection, Source, plausible_rate
 from posenet.messages import MAX_REASON, to_single_line
 
@@ -294,9 +295,9 @@ def _orientation_of(frame: av.VideoFrame, packet: Packet[Any] | None) -> int:
     try:
         matrix: Any = frame.side_data.get("DISPLAYMATRIX")
     except ValueError:  # PyAV 18 has no name for EXIF data, nor for others of FFmpeg 8
-        data = np.frombuffer(b"" if packet is None else bytes(packet), np.uint8)
-        if is_jpeg(data) or data[:4].tobytes() == b"\x89PNG":
-            return parse_header(data).orientation
+        data = b"" if packet is None else bytes(packet)
+        if data.startswith((b"\xff\xd8", b"\x89PNG")):
+            return parse_header(io.BytesIO(data)).orientation
         return {180: 3, 90: 8, -90: 6}.get(frame.rotation, 1)
     if matrix is None:
         return 1

@@ -93,7 +93,7 @@ class Strange(Exception):
 
 
 FAULTS = {
-    "images": ("posenet.inference.media.frames.read_reduced_image", "a.png"),
+    "images": ("posenet.inference.media.frames.decode_reduced_image", "a.png"),
     "OpenCV": ("cv2.imdecode", "a.png"),
     "Pillow": ("PIL.GifImagePlugin.GifImageFile.load", "a.gif"),
     "FFmpeg": ("av.open", "a.mp4"),
