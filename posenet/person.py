@@ -142,18 +142,14 @@ class Person:
         }
 
 
-OPENPOSE_BODY_25 = [*range(8), *range(9, 19)]
-"""The rows of OpenPose's 25 that are COCO's keypoints and the neck, in the order of ``posenet.skeleton.COCO``."""
-
-
 def to_people(values: Any) -> list[Person]:
-    """People from what other programs find, and from what this one writes, with COCO's keypoints; people as they are.
+    """People from arrays of other programs and from what this one writes, with COCO's keypoints; people as they are.
 
     Args:
         values: people, or one or several of: an array (N, F, 3) or (F, 3) of x, y and score, F being COCO's 17
-            keypoints, the 18 of ``posenet.skeleton.COCO``, or the 25 of OpenPose; (N, F, 2) without scores, which are
-            then 1; an entry of a COCO results file; what ``Person.to_dict`` and OpenPose's JSON files contain; a result
-            of Ultralytics. Scores of people that are not stated are the means of those of their keypoints.
+            keypoints or the 18 of ``posenet.skeleton.COCO``; (N, F, 2) without scores, which are then 1; an entry of a
+            COCO results file; what ``Person.to_dict`` returns. Scores of people that are not stated are the means of
+            those of their keypoints.
 
     Raises:
         ValueError: they are something else.
@@ -161,15 +157,10 @@ def to_people(values: Any) -> list[Person]:
     if isinstance(values, Person):
         return [values]
     if isinstance(values, dict):
-        return to_people(values["people"]) if "people" in values else [_person_from_entry(values)]
-    keypoints: Any = getattr(values, "keypoints", None)
-    if hasattr(keypoints, "xy"):  # a result of Ultralytics, whose tensors may be on a GPU
-        columns = [keypoints.xy] if keypoints.conf is None else [keypoints.xy, keypoints.conf[..., None]]
-        on_host = [column.cpu() if hasattr(column, "cpu") else column for column in columns if column is not None]
-        return to_people(np.concatenate([np.asarray(column) for column in on_host], axis=2)) if on_host else []
+        return [_person_from_entry(values)]
     if isinstance(values, Iterable) and not (isinstance(values, (str, bytes)) or hasattr(values, "__array__")):
         values = list(values)
-        if any(isinstance(value, (Person, dict)) or hasattr(value, "keypoints") for value in values):
+        if any(isinstance(value, (Person, dict)) for value in values):
             return [person for value in values for person in to_people(value)]
     array = _numbers(values, "people must be Person objects or arrays of keypoints")
     if array.size == 0:
@@ -183,8 +174,8 @@ def to_people(values: Any) -> list[Person]:
 
 
 def _person_from_entry(entry: dict[str, Any]) -> Person:
-    """A person from an entry of a file, of COCO, of OpenPose or of this program."""
-    keypoints = entry.get("keypoints", entry.get("pose_keypoints_2d"))
+    """A person from an entry of a COCO results file, or from a ``Person.to_dict``."""
+    keypoints = entry.get("keypoints")
     if isinstance(keypoints, dict):
         if unknown := [name for name in keypoints if name not in COCO.keypoints]:
             raise ValueError(f"a person has the keypoint {unknown[0]!r}, which is not one of COCO's skeleton")
@@ -192,15 +183,13 @@ def _person_from_entry(entry: dict[str, Any]) -> Person:
     array = _numbers(keypoints, "keypoints of a person must be numbers")
     if array.size == 0 or array.size % 3:
         raise ValueError(f"a person needs keypoints, x, y and score of each, not {truncate_for_message(entry)}")
-    number: Any = entry.get("id")  # other programs also have texts
-    is_whole = isinstance(number, numbers.Real) and float(number).is_integer()
-    return _person_from_rows(array.reshape(-1, 3), entry.get("score"), int(number) if is_whole else None)
+    number = entry.get("id")  # other programs also have texts
+    id = number if isinstance(number, numbers.Integral) else None
+    return _person_from_rows(array.reshape(-1, 3), entry.get("score"), id)
 
 
-def _person_from_rows(rows: np.ndarray, score: float | None = None, id: int | None = None) -> Person:
+def _person_from_rows(rows: np.ndarray, score: float | None = None, id: Any = None) -> Person:
     """A person from (F, 3) values."""
-    if len(rows) == 25:
-        rows = rows[OPENPOSE_BODY_25]
     rows = _without_unfound(np.asarray(rows, np.float32))
     if score is None:
         found = rows[:, 2] > 0
@@ -209,7 +198,7 @@ def _person_from_rows(rows: np.ndarray, score: float | None = None, id: int | No
         return Person.from_coco(rows, score, id=id)
     if len(rows) == COCO.num_keypoints:
         return Person(rows, score, id=id)
-    raise ValueError(f"a person of COCO's skeleton has 17, 18 or 25 keypoints, not {len(rows)}; use Person for others")
+    raise ValueError(f"a person of COCO's skeleton has 17 or 18 keypoints, not {len(rows)}; use Person for others")
 
 
 def _numbers(values: Any, demand: str) -> np.ndarray:

@@ -27,7 +27,7 @@ BESIDE = {
     "page": "tests/inference/test_app.py tests/cli/test_app.py",
     "ray": "tests/inference/test_ray_data.py",
     "importers": "tests/annotations/importing tests/training/test_formats_to_stores.py "
-    "tests/training/test_from_annotations.py tests/inference/outputs/test_export_results.py docs/formats.md",
+    "tests/training/test_from_annotations.py docs/formats.md",
     "checks": "tests/annotations/checks",
     "exports": "tests/inference/exports tests/devices/test_device_exports.py docs/deployment.md",
 }

@@ -29,7 +29,7 @@ from tests.helpers.source_files import ROOT
 
 WITHOUT_DEFAULT = {
     *("--config", "--set"),  # replace the defaults of other flags
-    *("--output", "--json", "--csv", "--coco", "--export", "--heatmaps", "--preview"),  # write nothing
+    *("--output", "--json", "--csv", "--coco", "--heatmaps", "--preview"),  # write nothing
     *("--images", "--annotations", "--image-ids", "--keypoints", "--category"),  # read nothing more
 }
 """Flags that have no default by nature: without them, the tool leaves something out."""

@@ -18,13 +18,10 @@ import numpy as np
 
 from posenet.errors import ConfigError, DataError
 from posenet.files import (
-    MAX_NAME_BYTES,
     atomic_replacement,
     check_outputs,
-    is_standard_output,
     name_numbers,
     resolve_link,
-    shorten_name,
 )
 from posenet.images import IMAGE_SUFFIXES, WRITABLE_SUFFIXES, write_image
 from posenet.inference.media.sources import VIDEO_SUFFIXES, Frame, FrameSelection, Source
@@ -40,11 +37,7 @@ DEFAULT_FOLDER = "predictions"
 WINDOW_TITLE = "posenet"
 _CLOSE_KEYS = frozenset([*b"qQ", 27])
 """27 is Escape."""
-_OUTPUTS = ("output", "json", "coco", "csv", "export", "heatmaps")
-_NEEDS_OUTPUT = (
-    "--resume needs an output that shows what is done: --json FILE.jsonl, another file of people, or a folder for a "
-    "file of each input"
-)
+_OUTPUTS = ("output", "json", "coco", "csv", "heatmaps")
 
 Show = Callable[[Frame, np.ndarray], None]
 """Writes or shows the drawing of a frame, (H, W, 3) uint8 BGR."""
@@ -60,7 +53,6 @@ class PredictionOptions(FrameSelection):
     json: str | None = None
     coco: str | None = None
     csv: str | None = None
-    export: str | None = None
     heatmaps: str | None = None
     show: bool = False
     overwrite: bool = False
@@ -85,7 +77,7 @@ class Outputs:
     of_all: dict[str, str]
     """The files of all people, by the options that name them."""
     lines: Path | None
-    """A file with a line for each image. Where a prediction is resumed, those of all people are made from it."""
+    """A file with a line for each image, which is also put into those of all people where a prediction is resumed."""
     folders: list[str]
     """The folders that are named by the user, or chosen."""
     new_folders: list[str]
@@ -110,33 +102,22 @@ def choose_outputs(
     ``ConfigError`` if the options contradict each other, ``DataError`` if a file cannot be written.
     """
     of_all = {name: os.fspath(path) for name in _OUTPUTS if (path := getattr(options, name))}
-    if options.resume and not (options.show or of_all):
-        raise ConfigError(_NEEDS_OUTPUT)
-    new_folders = [] if options.show or of_all else [_make_default_folder()]
-    folders = {"output": new_folders[0]} if new_folders else {}
-    folders |= {name: of_all.pop(name) for name in ("output", "heatmaps") if name in of_all}
-    lines: Path | None = None
     json = of_all.get("json", "")
-    if json and _is_folder(json):
-        folders["json"] = of_all.pop("json")
-    elif json.lower().endswith(".jsonl"):
-        lines = resolve_link(Path(of_all.pop("json")))
-    elif Path(json).suffix.lower() not in ("", ".json"):
+    is_folder = {"output", "heatmaps"} | ({"json"} if json and _is_folder(json) else set())
+    folders = {name: of_all.pop(name) for name in _OUTPUTS if name in of_all and name in is_folder}
+    lines = resolve_link(Path(of_all.pop("json"))) if json.lower().endswith(".jsonl") and "json" in of_all else None
+    if options.resume and not lines and (of_all or not folders):
         raise ConfigError(
-            f"{json} is no name of a JSON file; end it with .json, or .jsonl for one image per line, or name a "
-            "folder for a file of each image"
+            "--resume needs an output that shows what is done: --json FILE.jsonl, or a folder for a file of each input "
+            "without a file of all people"
         )
+    new_folders = [] if options.show or of_all or folders or lines else [_make_default_folder()]
+    if new_folders:
+        folders["output"] = new_folders[0]
     for name, folder in folders.items():
         suffix = Path(folder).suffix
         if suffix.lower() in IMAGE_SUFFIXES | VIDEO_SUFFIXES and not Path(folder).exists():
             raise ConfigError(f"{name} {folder} would be a folder for files named like the inputs; leave out {suffix}")
-    if options.resume and lines is None:  # they stand beside the first file of all people
-        paths = [Path(path) for path in of_all.values() if not is_standard_output(path)]
-        regular = [resolve_link(path) for path in paths if path.is_file() or not path.exists()]
-        if regular:
-            lines = regular[0].with_suffix(".jsonl")
-        elif of_all or not folders:
-            raise ConfigError(_NEEDS_OUTPUT)
 
     def paths_in(name: str, suffix_of: Callable[[Source], str]) -> dict[Source, Path]:
         return output_paths(sources, Path(folders[name]), suffix_of) if name in folders else {}
@@ -186,23 +167,20 @@ def _make_default_folder() -> str:
 def output_paths(sources: Sequence[Source], folder: Path, suffix_of: Callable[[Source], str]) -> dict[Source, Path]:
     """The path in ``folder`` of the output of each source, which has the name and the subfolder of the source.
 
-    It is numbered if an earlier one has the same name, and shortened if it would be longer than file systems allow.
+    It is numbered if an earlier one has the same name.
     """
     paths: dict[Source, Path] = {}
     taken: set[str] = set()
     for source in sources:
-        suffix = suffix_of(source)
-        length = MAX_NAME_BYTES - len(suffix)
         for number in name_numbers():
-            name = shorten_name(source.stem, length - len(number)) + number
-            paths[source] = folder / source.subfolder / (name + suffix)
+            paths[source] = folder / source.subfolder / f"{source.stem}{number}{suffix_of(source)}"
             # Photo.jpg and photo.jpg are the same file on some file systems.
             file = str(paths[source]).lower()
             if file not in taken:
                 break
         taken.add(file)
-        if source.kind != "camera" and name != source.stem:
-            _log.info("The output of %s is named %s", source.name, name)
+        if number:
+            _log.info("The output of %s is named %s", source.name, paths[source].name)
     return paths
 
 

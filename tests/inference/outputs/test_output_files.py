@@ -32,16 +32,6 @@ def test_output_names_are_unique_and_have_writable_formats(tmp_path: Path) -> No
     ]
 
 
-def test_long_names_are_shortened_and_stay_unique(tmp_path: Path) -> None:
-    stem = "x" * 252
-    sources = [Source("image", Path("in", name)) for name in (stem + ".jp", "x" * 251 + ".jpg")]
-    sources += [Source("video", Path("in", stem + ".ts")), Source("image", Path("in", "y" * 241 + ".jpg"))]
-    sources.append(Source("image", Path("other", "x" * 251 + ".jpg")))
-    names = [path.name for path in output_paths(sources, tmp_path, drawing_suffix).values()]
-    unnumbered = ["x" * 251 + ".png", "x" * 251 + ".jpg", "x" * 251 + ".mp4", "y" * 241 + ".jpg"]
-    assert names == [*unnumbered, "x" * 249 + "-2.jpg"]
-
-
 def test_a_drawn_video_is_there_when_it_is_complete(tmp_path: Path) -> None:
     video = Source("video", tmp_path / "in" / "clip.mp4")
     path = output_paths([video], tmp_path, drawing_suffix)[video]
