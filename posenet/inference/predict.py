@@ -209,7 +209,7 @@ def predict(
     try:
         done = complete_inputs(outputs.lines) if outputs.lines and chosen.resume else set()
         todo = [source for source in sources if not (chosen.resume and _is_done(source, outputs, done))]
-        loaded = _load(predictor, todo)
+        loaded = load_predictor(predictor, len(todo) if all(source.kind == "image" for source in todo) else None)
         loaded.keep_maps |= bool(outputs.sheets)
         summary = PredictionSummary(sources, loaded.skeleton, done=len(sources) - len(todo))
         _Run(chosen, todo, outputs, loaded, done, summary, stop_requested, on_result).predict(progress)
@@ -260,9 +260,8 @@ def _is_done(source: Source, outputs: Outputs, done: Collection[str]) -> bool:
     return is_listed and all(path.is_file() for path in paths)
 
 
-def _load(predictor: AnyPredictor, todo: Sequence[Source]) -> Predictor:
-    """A predictor; that of the caller stays as it is."""
-    num_images = len(todo) if all(source.kind == "image" for source in todo) else None
+def load_predictor(predictor: AnyPredictor, num_images: int | None = None) -> Predictor:
+    """A predictor for a number of images, if that is known; that of the caller stays as it is."""
     if isinstance(predictor, (str, os.PathLike)):
         return Predictor(predictor, num_images=num_images)
     return copy.copy(predictor if isinstance(predictor, Predictor) else predictor(num_images))
