@@ -24,6 +24,7 @@ BESIDE = {
     "diagnosis": "tests/diagnosis tests/cli/test_diagnose.py tests/helpers/diagnoses.py docs/diagnosis.md",
     "synthetic": "tests/synthetic tools/make_synthetic.py",
     "tracking": "tests/inference/tracking docs/videos.md",
+    "video": "tests/inference/media/test_video.py",
     "page": "tests/inference/test_app.py tests/cli/test_app.py",
     "ray": "tests/inference/test_ray_data.py",
     "importers": "tests/annotations/importing tests/training/test_formats_to_stores.py "

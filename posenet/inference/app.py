@@ -17,7 +17,7 @@ from typing import Any
 
 from posenet.errors import ConfigError, PosenetError
 from posenet.files import open_text_output
-from posenet.inference.media.sources import find_sources
+from posenet.inference.media.frames import find_sources
 from posenet.inference.predict import AnyPredictor, load_predictor, predict
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result

@@ -18,8 +18,14 @@ from typing import Any
 from posenet.errors import ConfigError, DataError
 from posenet.files import is_standard_output, name_file_in_errors, name_numbers, remove_leftovers, resolve_link
 from posenet.images import write_image
-from posenet.inference.media.frames import is_single_input, read_frames, require_pyav
-from posenet.inference.media.sources import Source, find_sources, parse_standard_input
+from posenet.inference.media.frames import (
+    Source,
+    find_sources,
+    is_single_input,
+    parse_standard_input,
+    read_frames,
+    require_pyav,
+)
 from posenet.inference.outputs.output_files import (
     Outputs,
     PredictionOptions,

@@ -13,7 +13,7 @@ import numpy as np
 
 from posenet.errors import DataError
 from posenet.images import read_image, write_image
-from posenet.inference.media.sources import Frame
+from posenet.inference.media.frames import Frame
 from posenet.person import Person
 from posenet.skeleton import COCO, Skeleton
 from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, Drawing, draw_people

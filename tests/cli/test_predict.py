@@ -24,7 +24,7 @@ import pytest
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from posenet.images import read_image, write_image
-from posenet.inference.media.sources import Frame, Source
+from posenet.inference.media.frames import Frame, Source
 from posenet.inference.predict import PredictionSummary
 from posenet.inference.result import Result
 from posenet.person import Person

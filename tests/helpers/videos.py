@@ -13,8 +13,7 @@ import cv2
 import numpy as np
 import pytest
 
-from posenet.inference.media.frames import read_frames
-from posenet.inference.media.sources import Frame
+from posenet.inference.media.frames import Frame, read_frames
 from tests.helpers.spot_networks import spot_image
 
 GREY = np.full((48, 64, 3), 90, np.uint8)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from posenet.errors import DataError
-from posenet.inference.media.sources import IN_MEMORY, Frame, Source
+from posenet.inference.media.frames import IN_MEMORY, Frame, Source
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
 from posenet.person import Person

@@ -24,7 +24,7 @@ from posenet.files import (
     resolve_link,
 )
 from posenet.images import IMAGE_SUFFIXES, WRITABLE_SUFFIXES, write_image
-from posenet.inference.media.sources import VIDEO_SUFFIXES, Frame, FrameSelection, Source
+from posenet.inference.media.frames import VIDEO_SUFFIXES, Frame, FrameSelection, Source
 from posenet.visualization.drawing import KEYPOINT_MIN_SCORE
 
 if TYPE_CHECKING:

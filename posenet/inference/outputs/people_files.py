@@ -20,7 +20,7 @@ import numpy as np
 from posenet.annotations.coco import COCO_CATEGORY
 from posenet.errors import DataError
 from posenet.files import name_file_in_errors, name_numbers, open_output, open_text_output
-from posenet.inference.media.sources import Source
+from posenet.inference.media.frames import Source
 from posenet.inference.result import Result
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton import twins

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from posenet.inference.media.sources import DEFAULT_FRAME_RATE, IN_MEMORY, Source
+from posenet.inference.media.frames import DEFAULT_FRAME_RATE, IN_MEMORY, Source
 from posenet.inference.result import Result
 from posenet.inference.tracking.motion import KEEP_SECONDS, Motion, Smoother
 from posenet.person import Person, to_people

@@ -13,10 +13,10 @@ from PIL import Image
 
 from posenet.errors import ConfigError
 from posenet.images import write_image
-from posenet.inference.media.frames import read_frames
-from posenet.inference.media.sources import (
+from posenet.inference.media.frames import (
     Source,
     parse_standard_input,
+    read_frames,
 )
 from tests.helpers.media_server import IMAGES_PER_CONNECTION, media_server
 from tests.helpers.videos import GREY, FakeCapture, grey_image, write_animation, write_video

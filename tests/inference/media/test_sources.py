@@ -9,8 +9,7 @@ import pytest
 
 from posenet.errors import DataError
 from posenet.images import write_image
-from posenet.inference.media.frames import read_frames
-from posenet.inference.media.sources import Source, find_sources, parse_standard_input
+from posenet.inference.media.frames import Source, find_sources, parse_standard_input, read_frames
 from tests.helpers.image_bytes import encode
 from tests.helpers.media_server import answer, media_server, raw_server
 from tests.helpers.videos import GREY, write_animation, write_video
@@ -71,10 +70,8 @@ def test_a_list_has_lines_or_nuls(data: str) -> None:
 
 
 def test_what_is_no_list_is_refused() -> None:
-    utf16 = ["\ufeffa.png\nb.mp4\n".encode(f"utf-16-{order}") for order in ("le", "be")]
-    for data in (encode(np.zeros((8, 8, 3), np.uint8)), *utf16):
-        with pytest.raises(DataError, match="no list of files"):
-            parse_standard_input(data)
+    with pytest.raises(DataError, match="no list of files"):
+        parse_standard_input(encode(np.zeros((8, 8, 3), np.uint8)))
 
 
 def test_the_first_bytes_say_what_is_at_an_address_without_a_known_suffix(folder: Path) -> None:
@@ -102,9 +99,11 @@ def test_ffmpeg_says_whether_a_named_file_of_an_unknown_suffix_is_a_video(folder
     av = pytest.importorskip("av", reason="needs PyAV (the extra video)")
     write_video(folder / "a.mkv", count=3).rename(folder / "a.recording")
     (folder / "b.png").rename(folder / "b.unknown")
-    (folder / "c.text").write_text("no video\n" * 100)
-    names = [folder / name for name in ("a.recording", "b.unknown", "c.text")]
-    assert [source.kind for source in find_sources(names)] == ["video", "image", "image"]
+    (folder / "c.txt").write_text("no video\n" * 100)
+    names = [folder / name for name in ("a.recording", "b.unknown", "c.txt")]
+    assert [source.kind for source in find_sources(names)] == ["video", "image", "video"]
+    [text] = read_frames(names[2])
+    assert "c.txt has no images" in str(text.error)
     assert [frame.number for frame in read_frames(folder / "a.recording")] == [0, 1, 2]
     with av.open(str(folder / "a.recording")) as container, av.open(str(folder / "d.recording"), "w", "mp4") as copy:
         copy.metadata["title"] = "in Latin-1"
@@ -123,24 +122,6 @@ def test_what_is_no_name_of_an_input_is_a_short_error(name: str) -> None:
         find_sources([name])
     assert len(str(caught.value)) < 200
     assert ("is a data: address" in str(caught.value)) == name.startswith("data:")
-
-
-def test_an_address_of_a_file_and_a_tilde_name_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_image(tmp_path / "a b.png", GREY)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    address = (tmp_path / "a b.png").as_uri()
-    for name in (address, address.replace("file://", "file://localhost"), "~/a b.png"):
-        assert find_sources([name]) == [Source("image", tmp_path / "a b.png")]
-    with pytest.raises(DataError, match="file://host/.* is a file of another machine"):
-        find_sources([address.replace("file://", "file://host")])
-
-
-@pytest.mark.parametrize("name", ["last.pth", "NET.ONNX", "data.yaml", "a.h5"])
-def test_weights_and_data_in_place_of_images_are_refused(folder: Path, name: str) -> None:
-    (folder / name).write_bytes(b"not read here")
-    with pytest.raises(DataError, match=f"{name} has .*--checkpoint FILE"):
-        find_sources([folder / "b.png", folder / name])
-    assert len(find_sources([folder])) == 3, "in a folder they are left out"
 
 
 def test_a_web_page_at_an_address_is_named(tmp_path: Path) -> None:

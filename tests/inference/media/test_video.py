@@ -17,8 +17,13 @@ import pytest
 
 from posenet.errors import DataError
 from posenet.images import decode_image
-from posenet.inference.media.frames import read_frames
-from posenet.inference.media.sources import MAX_UNREADABLE_IN_A_ROW, VIDEO_SUFFIXES, Frame, FrameSelection, Source
+from posenet.inference.media.frames import (
+    VIDEO_SUFFIXES,
+    Frame,
+    FrameSelection,
+    Source,
+    read_frames,
+)
 from posenet.inference.outputs.output_files import WRITABLE_VIDEO_SUFFIXES
 from tests.helpers.image_bytes import encode, with_orientation
 from tests.helpers.videos import grey_image, read_video, write_media, write_video
@@ -44,24 +49,6 @@ def test_a_written_video_is_read_back_with_its_rate_size_and_times(tmp_path: Pat
     for frame in part:
         np.testing.assert_array_equal(frame.image, frames[frame.number or 0].image)
         assert frame.seconds == pytest.approx(frames[frame.number or 0].seconds)
-
-
-@pytest.mark.parametrize("size, borders", [((64, 48), (0, 14)), ((24, 64), (12, 0)), ((96, 128), (0, 0))])
-def test_images_of_another_shape_are_not_distorted(
-    tmp_path: Path, size: tuple[int, int], borders: tuple[int, int]
-) -> None:
-    """As in a video whose frames change their shape: black borders fill the rest."""
-    path = tmp_path / "x.mp4"
-    with contextlib.closing(video.VideoWriter(path, (48, 64), 1)) as writer:
-        writer.write(np.full((48, 64, 3), 90, np.uint8), 0)
-        writer.write(np.full((*size, 3), 200, np.uint8), 1)
-    first, second = (frame.image[..., 0] for frame in read_video(path))
-    assert abs(first.astype(int) - 90).max() < 8
-    above, left = borders
-    is_bright = second > 150
-    rows, columns = np.flatnonzero(is_bright.any(axis=1)), np.flatnonzero(is_bright.any(axis=0))
-    np.testing.assert_allclose([rows[0], 47 - rows[-1]], above, atol=1)
-    np.testing.assert_allclose([columns[0], 63 - columns[-1]], left, atol=1)
 
 
 @pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".mov"])
@@ -250,9 +237,6 @@ class ListedTimes(video.PyAVReader):
     def image(self) -> np.ndarray:
         return np.zeros((2, 2, 3), np.uint8)
 
-    def seek(self, seconds: float) -> int:
-        return 0
-
 
 def read(times: Sequence[float | None], **selection: Any) -> list[Frame]:
     frames = []
@@ -276,7 +260,7 @@ def test_damaged_frames_keep_their_numbers_and_are_reported_unless_they_are_the_
         "frame 2 of clip cannot be decoded",
         3,
     ]
-    assert len(read([0.0] + [DAMAGED] * MAX_UNREADABLE_IN_A_ROW + [20.0])) == 1, "too many in a row end the video"
+    assert len(read([0.0] + [DAMAGED] * video.MAX_UNREADABLE_IN_A_ROW + [20.0])) == 1, "too many in a row end the video"
     [frame] = read([DAMAGED] * 3)
     assert isinstance(frame.error, DataError) and "clip is damaged: no frame can be decoded" in str(frame.error)
 

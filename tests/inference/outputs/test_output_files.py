@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from posenet.errors import ConfigError
-from posenet.inference.media.sources import Frame, Source, find_sources, parse_standard_input
+from posenet.inference.media.frames import Frame, Source, find_sources, parse_standard_input
 from posenet.inference.outputs.output_files import (
     drawing_suffix,
     output_paths,

@@ -13,7 +13,7 @@ from posenet.annotations.reader import read_annotation_file
 from posenet.data.build import build_store
 from posenet.data.store import Store
 from posenet.images import read_image, write_image
-from posenet.inference.media.sources import Frame, Source, find_sources, parse_standard_input
+from posenet.inference.media.frames import Frame, Source, find_sources, parse_standard_input
 from posenet.inference.outputs.people_files import (
     image_numbers,
     record_of,

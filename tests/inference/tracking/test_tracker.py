@@ -13,7 +13,7 @@ import pytest
 from posenet import Person, Skeleton, Tracker
 from posenet.errors import DataError
 from posenet.images import write_image
-from posenet.inference.media.sources import Frame, Source
+from posenet.inference.media.frames import Frame, Source
 from posenet.inference.predict import predict
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
