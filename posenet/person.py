@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import numbers
 import operator
@@ -17,6 +16,8 @@ from posenet.skeleton import COCO, Skeleton
 
 Keypoint = tuple[float, float, float]
 """x, y and score."""
+MAX_COORDINATE = 1e6
+"""Keypoints at larger coordinates count as not found: the fixed-point numbers that OpenCV draws with would overflow."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -30,8 +31,8 @@ class Person:
 
     keypoints: np.ndarray
     """(K, 3) float32, in the skeleton's channel order: x and y in pixels of the image (the centre of the first pixel is
-    (0, 0)) and a score. A keypoint that was not found has score 0. So have those that are not finite or exactly at
-    (0, 0), where other programs put what they have not found."""
+    (0, 0)) and a score. A keypoint that was not found has score 0. So have those that are not finite, a million pixels
+    away, or exactly at (0, 0), where other programs put what they have not found."""
     score: float
     """For ranking people. It grows with the scores and with the number of the keypoints found."""
     skeleton: Skeleton = COCO
@@ -105,13 +106,6 @@ class Person:
         """(4,) float32: left, top, right and bottom of the keypoints found, in pixels; zeros if there are none."""
         points = self.keypoints[self.found, :2]
         return np.concatenate([points.min(0), points.max(0)]) if len(points) else np.zeros(4, np.float32)
-
-    def within(self, limit: float) -> Person:
-        """The person without the keypoints that have a value that is not finite, or not between -limit and limit."""
-        is_within = (np.abs(self.keypoints) < limit).all(axis=1)  # False for NaN
-        if is_within.all():
-            return self
-        return dataclasses.replace(self, keypoints=np.where(is_within[:, None], self.keypoints, 0))
 
     def to_dict(self) -> dict[str, Any]:
         """The score, the box, the keypoints found by name (x, y, score) and the id, if any, in types of JSON."""
@@ -213,8 +207,9 @@ def _numbers(values: Any, demand: str) -> np.ndarray:
 
 
 def _without_unfound(rows: np.ndarray) -> np.ndarray:
-    """(F, 3) keypoints in which those that are not finite, or at (0, 0), have score 0; the same array if all have."""
-    is_lost = ~np.isfinite(rows).all(axis=1) | ((rows[:, 2] != 0) & (rows[:, :2] == 0).all(axis=1))
+    """(F, 3) keypoints in which those that are not finite, at (0, 0) or too far away are 0; the same array if none."""
+    is_within = (np.abs(rows) < MAX_COORDINATE).all(axis=1)  # False for NaN
+    is_lost = ~is_within | ((rows[:, 2] != 0) & (rows[:, :2] == 0).all(axis=1))
     return np.where(is_lost[:, None], np.float32(0), rows) if is_lost.any() else rows
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import cv2
 import numpy as np
 
-from posenet.errors import ConfigError, DataError
+from posenet.errors import ConfigError
 from posenet.files import (
     atomic_replacement,
     check_outputs,
@@ -154,14 +154,10 @@ def _is_folder(path: str) -> bool:
 def _make_default_folder() -> str:
     """Make the first folder of the default names that does not exist: no other process can choose it too."""
     for name in (DEFAULT_FOLDER + number for number in name_numbers()):
-        try:
+        with contextlib.suppress(FileExistsError):
             os.mkdir(name)
-            return name
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise DataError(f"cannot make the folder {name}: {error.strerror}; name one with --output DIR") from error
-    raise AssertionError("there are endless numbers")
+            break
+    return name
 
 
 def output_paths(sources: Sequence[Source], folder: Path, suffix_of: Callable[[Source], str]) -> dict[Source, Path]:

@@ -18,8 +18,6 @@ from posenet.person import Person, to_people
 from posenet.settings import TrackingConfig
 from posenet.skeleton import Skeleton
 
-MAX_COORDINATE = 1e9
-"""Keypoints that are farther away, in pixels, count as not found."""
 MIN_AGREEMENT = 0.02
 """Smallest agreement, 0-1, of a person with a track's prediction (``Motion.similarity``): people who jump are kept."""
 MAX_MISSES = 1
@@ -27,8 +25,6 @@ MAX_MISSES = 1
 PATIENCE = 2.0
 """A confirmed track survives without its person for this many times the time from the first to the last sighting. If
 tracks of false people, who are seen for a moment, survived longer, they would attract other people."""
-LOOK_BACK_BYTES = 256 * 2**20
-"""Largest memory of the images that wait until their people are confirmed."""
 
 _log = logging.getLogger(__name__)
 
@@ -95,7 +91,7 @@ class Tracker:
         """The people of the next frame, each with its track, which a later frame may confirm; see ``update``."""
         if not (math.isfinite(time) and time >= self._time):
             raise ValueError(f"frame at {time} s after a frame at {self._time} s: give the times in order")
-        people = [person.within(MAX_COORDINATE) for person in to_people(people)]
+        people = to_people(people)
         for person in people:
             self._skeleton = self._skeleton or person.skeleton
             if person.skeleton != self._skeleton:
@@ -197,7 +193,6 @@ def track_people(results: Iterable[Result], settings: TrackingConfig) -> Iterato
         while waiting and (
             frame.is_live
             or all(track.id or track.is_over for _, track in waiting[0][1])  # nobody can be confirmed later
-            or sum(result.frame.image.nbytes for result, *_ in waiting) > LOOK_BACK_BYTES
         ):
             yield take_first()
     while waiting:
