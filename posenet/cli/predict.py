@@ -20,7 +20,7 @@ from posenet.cli.options import (
 )
 from posenet.cli.processes import refuse_launcher
 from posenet.devices.signals import catch_stop_signals
-from posenet.inference.outputs.output_files import PredictionOptions
+from posenet.inference.outputs import PredictionOptions
 from posenet.inference.predict import predict
 from posenet.visualization.drawing import MIN_SCORE
 

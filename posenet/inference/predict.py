@@ -26,24 +26,22 @@ from posenet.inference.media.frames import (
     read_frames,
     require_pyav,
 )
-from posenet.inference.outputs.output_files import (
+from posenet.inference.outputs import (
     Outputs,
     PredictionOptions,
-    Show,
-    choose_outputs,
-    require_display,
-    show_in_window,
-    write_drawing,
-)
-from posenet.inference.outputs.people_files import (
     Record,
+    Show,
     Write,
+    choose_outputs,
     complete_inputs,
     image_numbers,
     read_lines,
     record_of,
+    require_display,
+    show_in_window,
     write_coco,
     write_csv,
+    write_drawing,
     write_json,
     write_lines,
 )

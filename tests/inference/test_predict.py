@@ -157,7 +157,7 @@ def test_a_drawing_that_its_format_does_not_allow_is_the_error_of_that_input(pho
     huge = np.zeros((2, 20000, 3), np.uint8)  # WebP has at most 16383 pixels
     (photos / "aa.png").write_bytes(encode(huge, ".png"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("posenet.inference.outputs.output_files.drawing_suffix", lambda source: ".webp")
+        patch.setattr("posenet.inference.outputs.drawing_suffix", lambda source: ".webp")
         summary = predict(photos, predictor, output="drawn", json="p.jsonl")
         predict(photos, predictor, output="again", json="people")
     [(source, error)] = summary.unreadable.items()

@@ -24,7 +24,7 @@ from posenet.inference.media.frames import (
     Source,
     read_frames,
 )
-from posenet.inference.outputs.output_files import WRITABLE_VIDEO_SUFFIXES
+from posenet.inference.outputs import WRITABLE_VIDEO_SUFFIXES
 from tests.helpers.image_bytes import encode, with_orientation
 from tests.helpers.videos import grey_image, read_video, write_media, write_video
 
