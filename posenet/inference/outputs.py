@@ -44,8 +44,6 @@ from posenet.visualization.drawing import KEYPOINT_MIN_SCORE
 if TYPE_CHECKING:
     from posenet.inference.media.video import VideoWriter
 
-WRITABLE_VIDEO_SUFFIXES = frozenset(".avi .m4v .mkv .mov .mp4".split())
-"""Formats of videos that are written."""
 DEFAULT_FOLDER = "predictions"
 """Where drawings go if no output is named; ``predictions-2`` and so on if it exists."""
 WINDOW_TITLE = "posenet"
@@ -203,10 +201,10 @@ def output_paths(sources: Sequence[Source], folder: Path, suffix_of: Callable[[S
 
 
 def drawing_suffix(source: Source) -> str:
-    """The suffix of the drawing of a source: its own, or that of another format if the drawing cannot have it."""
-    if source.kind == "image":
-        return source.suffix if source.suffix.lower() in WRITABLE_SUFFIXES else ".png"
-    return source.suffix if source.suffix.lower() in WRITABLE_VIDEO_SUFFIXES else ".mp4"
+    """The suffix of the drawing of a source: that of a video is MP4, and that of an image its own, or else PNG."""
+    if source.kind != "image":
+        return ".mp4"
+    return source.suffix if source.suffix.lower() in WRITABLE_SUFFIXES else ".png"
 
 
 @contextlib.contextmanager

@@ -250,7 +250,7 @@ def _find_inputs(inputs: Any, options: PredictionOptions) -> list[Source]:
         if source.kind == "camera" or (source.kind == "video" and source.url is not None):  # perhaps a live stream
             raise ConfigError(f"--resume needs inputs that can be read again, unlike {source.name}")
     kinds = {source.kind for source in sources}
-    if "video" in kinds or (options.output and kinds & {"camera", "animation"}):
+    if kinds != {"image"}:
         require_pyav()
     if (options.track or options.smooth) and kinds == {"image"}:
         _log.warning("tracking has no effect on images, only on videos and cameras")

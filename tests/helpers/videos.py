@@ -69,14 +69,16 @@ def write_media(
         video.height = 48
         video.pix_fmt = pixels
         video.sample_aspect_ratio = aspect
-        video.codec_context.time_base = Fraction(1, 1000)
+        # AVI has no times: its frames follow each other at the rate of its clock.
+        clock = Fraction(1, 10 if path.suffix == ".avi" else 1000)
+        video.codec_context.time_base = clock
         video.codec_context.max_b_frames = 0
         if sound:
             audio = container.add_stream("aac", rate=48000, layout="mono")
         for number, time in enumerate(times):
             frame = av.VideoFrame.from_ndarray(grey_image(number % 12), format="bgr24")
-            frame.pts = round(time * 1000)
-            frame.time_base = Fraction(1, 1000)
+            frame.pts = round(time / clock)
+            frame.time_base = clock
             container.mux(video.encode(frame))
         container.mux(video.encode(None))
         if sound:

@@ -1,7 +1,4 @@
-"""From inputs of any kind to frames: ``find_sources`` and ``read_frames``.
-
-Pillow reads files of several images, ``video.py`` videos, streams and cameras.
-"""
+"""From inputs of any kind to frames: ``find_sources`` and ``read_frames``. ``video.py`` reads all but images."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import codecs
 import contextlib
 import functools
 import importlib.util
-import io
 import itertools
 import logging
 import math
@@ -25,7 +21,6 @@ import numpy as np
 from PIL import Image
 
 from posenet.downloading import (
-    download_bytes,
     first_bytes,
     is_address,
     is_data_address,
@@ -41,15 +36,13 @@ from posenet.images import (
     download_image,
     find_images,
     holds_several_images,
-    image_places,
     is_encoded,
     is_web_page,
-    open_with_pillow,
     read_reduced_image,
     to_bgr,
 )
 from posenet.messages import MAX_REASON, to_single_line
-from posenet.threads import map_in_threads, read_ahead
+from posenet.threads import map_in_threads
 
 VIDEO_SUFFIXES = frozenset(
     ".264 .265 .3g2 .3gp .apng .asf .avi .divx .dv .f4v .flv .gif .h264 .h265 .hevc .ivf .m1v .m2ts .m2v .m4v .mjpeg "
@@ -64,9 +57,6 @@ READ_AHEAD = 8
 """Number of image files or frames of a video that are read before they are requested."""
 READ_THREADS = 4
 """Number of threads that read image files."""
-SHORTEST_MS = 20
-"""Images that state a shorter time, or none, are shown for 100 ms by browsers."""
-REPLACED_MS = 100
 DEFAULT_FRAME_RATE = 25.0
 """Frames per second, where a video or a camera states no plausible rate."""
 
@@ -83,8 +73,8 @@ _ANIMATION_START = re.compile(
     re.DOTALL,
 )
 
-Kind = Literal["image", "animation", "video", "camera", "memory"]
-"""An animation is an image file with several images. An image that a program holds in memory comes from no file."""
+Kind = Literal["image", "video", "camera", "memory"]
+"""An image file with several images is a video. An image that a program holds in memory comes from no file."""
 
 
 @dataclass(frozen=True)
@@ -255,13 +245,15 @@ def file_source(path: Path, subfolder: Path = Path()) -> Source:
     if suffix in VIDEO_SUFFIXES - _MAY_HOLD_SEVERAL:
         return Source("video", path, subfolder)
     try:
-        kind = _kind_of_start(read_input(path, START_BYTES))
+        start = read_input(path, START_BYTES)
     except OSError:  # perhaps a FIFO, which Pillow would open and wait for; reading it will report that
         return Source("image", path, subfolder)
-    if kind != "video":
-        with contextlib.suppress(Exception):  # of a damaged file; reading it reports what is wrong
-            kind = "animation" if holds_several_images(path) else "image"
-    return Source("image" if kind == "video" and suffix in IMAGE_SUFFIXES else kind, path, subfolder)
+    if not (_IMAGE_START.match(start) or _ANIMATION_START.match(start)):
+        return Source("image" if suffix in IMAGE_SUFFIXES else "video", path, subfolder)
+    has_several = bool(_ANIMATION_START.match(start))
+    with contextlib.suppress(Exception):  # of a damaged file; reading it reports what is wrong
+        has_several = holds_several_images(path)
+    return Source("video" if has_several else "image", path, subfolder)
 
 
 def _kind_of_address(url: str) -> Kind:
@@ -273,16 +265,9 @@ def _kind_of_address(url: str) -> Kind:
     if address.scheme not in ("http", "https") or suffix in VIDEO_SUFFIXES - _MAY_HOLD_SEVERAL:
         return "video"
     start = first_bytes(url, START_BYTES)
-    kind = _kind_of_start(start)
+    is_image = _IMAGE_START.match(start) and not _ANIMATION_START.match(start)
     # Reading a web page as an image reports that it is one.
-    return "image" if kind == "video" and (suffix in _MAY_HOLD_SEVERAL or is_web_page(start)) else kind
-
-
-def _kind_of_start(start: bytes) -> Kind:
-    """What the first bytes of a file are those of; a video, if of no image."""
-    if _ANIMATION_START.match(start):
-        return "animation"
-    return "image" if _IMAGE_START.match(start) else "video"
+    return "image" if is_image or is_web_page(start) else "video"
 
 
 def read_frames(
@@ -401,47 +386,11 @@ def _read_image(source: Source, reduction_of: Callable[[tuple[int, int]], int] |
 
 
 def _read_video(source: Source, selection: FrameSelection, stop_requested: Callable[[], bool]) -> Iterator[Frame]:
-    """The frames of an animation, a video, a stream or a camera; a last one with the error that ends them."""
+    """The frames of a video, a stream or a camera; a last one with the error that ends them."""
     try:
-        if source.kind == "animation":
-            yield from read_ahead(_read_animation(source, selection), READ_AHEAD)
-        else:
-            require_pyav()
-            from posenet.inference.media.video import read_video
+        require_pyav()
+        from posenet.inference.media.video import read_video
 
-            yield from read_video(source, selection, stop_requested)
+        yield from read_video(source, selection, stop_requested)
     except Exception as error:
         yield _failed(source, error)
-
-
-def _read_animation(source: Source, selection: FrameSelection) -> Iterator[Frame]:
-    """The selected images of a file."""
-    data = read_input(str(source.path)) if source.url is None else download_bytes(source.url)
-    image = open_with_pillow(io.BytesIO(data))
-    if image is None:
-        raise DataError(f"{source.name} is damaged: no image can be decoded; copy it or save it again")
-    places = image_places(image)
-    begin_ms = 0.0
-    first_selected: int | None = None
-    for number, place in enumerate(places):
-        image.seek(place)
-        image.load()  # only this reads the time in some formats
-        seconds = begin_ms / 1000
-        # Pages follow each other at the rate of a video.
-        is_page = image.format == "TIFF"
-        duration_ms = 1000 / DEFAULT_FRAME_RATE if is_page else float(image.info.get("duration") or 0)
-        if duration_ms < SHORTEST_MS:
-            duration_ms = REPLACED_MS
-        begin_ms += duration_ms
-        if seconds >= selection.start + selection.duration:
-            return
-        if seconds < selection.start:
-            continue
-        if first_selected is None:
-            first_selected = number
-        if (number - first_selected) % selection.stride == 0:
-            expected = -(-(len(places) - number) // selection.stride)
-            rate = 1000 / duration_ms / selection.stride
-            yield Frame(source, to_bgr(image), number, seconds, rate, expected=expected)
-    if first_selected is None:
-        raise DataError(f"{source.name} has no image after {selection.start:g} s")

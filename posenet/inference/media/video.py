@@ -52,12 +52,14 @@ SAME_TIME = 1e-6
 """Times that differ by no more seconds are the same: they are sums and quotients, and rounded."""
 CODEC = "libx264"
 CODEC_OPTIONS = {"crf": "20", "preset": "veryfast"}
-TICKS_PER_SECOND = 60000
-"""Clock of written videos."""
+TICK = Fraction(1, 60000)
+"""Clock of written videos, in seconds."""
 MIN_WRITTEN_RATE = 0.001
 """Frames per second of the slowest written video. Files store rates as fractions."""
 _ANY_TAGS: dict[str, Any] = {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
 """How PyAV opens a file whose tags are not UTF-8. From version 19 on it does so by itself."""
+NO_VIDEOS = frozenset(["tty", "tiff_pipe", "webp_pipe"])
+"""Formats of any text, and of files of several images of which FFmpeg reads one at most."""
 PLAYLISTS = frozenset(["hls", "dash"])
 """Formats of lists of the parts of a stream. Their size is that of the list."""
 STREAM_TIMEOUT = 10.0
@@ -120,12 +122,12 @@ class PyAVReader:
             remedy = "check the address, or download it" if path is None else "it may be cut off or damaged"
             raise DataError(f"{name} cannot be opened as a video: {error.strerror}; {remedy}") from error
         stream = self._container.streams.best("video")
-        is_text = self._container.format.name == "tty"  # which FFmpeg takes for a recording of a terminal
-        if is_text or not stream or not stream.codec_context or Disposition.attached_pic in stream.disposition:
+        is_refused = self._container.format.name in NO_VIDEOS
+        if is_refused or not stream or not stream.codec_context or Disposition.attached_pic in stream.disposition:
             self._container.close()
             raise DataError(
-                f"{name} has no images in a codec that FFmpeg knows, or only the cover of its sound; convert it to MP4 "
-                "(H.264)"
+                f"{name} has no images in a codec that FFmpeg knows, pages, or only the cover of its sound; convert it "
+                "to MP4 (H.264), or give single images"
             )
         self._stream = cast(VideoStream, stream)
         # Threads that decode several frames at a time would delay a live stream by as many frames. They would also
@@ -331,8 +333,6 @@ def _keep_newest(reader: Camera | PyAVReader | None, newest: queue.Queue[Frame],
 
 def _reconnect(source: Source, closing: threading.Event) -> PyAVReader | None:
     """The stream, opened again; None if that did not succeed."""
-    from posenet.inference.media.video import PyAVReader
-
     if not closing.is_set():
         _log.warning("%s is lost; connecting again", source.name)
     deadline = time.monotonic() + RECONNECT_SECONDS
@@ -346,31 +346,27 @@ class VideoWriter:
     """Writes an H.264 video with the exact times of its images; it has no sound.
 
     Args:
-        path: its suffix, one of ``output_files.WRITABLE_VIDEO_SUFFIXES``, gives the format.
+        path: its suffix gives the format; ``posenet.predict`` writes MP4.
         size: (height, width) of the images. The codec needs even sides: an odd side is stretched by one pixel.
         rate: frames per second, on average.
         aspect: width of a pixel divided by its height.
     """
 
     def __init__(self, path: Path, size: tuple[int, int], rate: float, *, aspect: float = 1.0) -> None:
-        suffix = path.suffix.lower()
         exact_rate = Fraction(max(rate, MIN_WRITTEN_RATE)).limit_denominator(1001)
-        # AVI has no times: its frames follow each other at the rate of its clock.
-        self._time_base = Fraction(1, TICKS_PER_SECOND) if suffix != ".avi" else 1 / exact_rate
         self._last_tick = -1
         self._start: float | None = None
         self._reformatter = VideoReformatter()
         # The index comes first, so that browsers need not load the whole file before they play it.
-        options = {"movflags": "faststart"} if suffix in (".m4v", ".mov", ".mp4") else {}
-        self._container = av.open(f"file:{path}", "w", options=options)
+        self._container = av.open(f"file:{path}", "w", options={"movflags": "faststart"})
         self._stream = cast(VideoStream, self._container.add_stream(CODEC, exact_rate, options=CODEC_OPTIONS))
         context = self._stream.codec_context
         context.height, context.width = (side + side % 2 for side in size)
         context.pix_fmt = "yuv420p"
-        context.time_base = self._time_base
+        context.time_base = TICK
         context.sample_aspect_ratio = Fraction(aspect).limit_denominator(1000)
         context.colorspace = Colorspace.ITU709
-        # Frames that are stored out of order confuse the length of files with a variable rate, and AVI altogether.
+        # Frames that are stored out of order confuse the length of files with a variable rate.
         context.max_b_frames = 0
         self._container.start_encoding()
 
@@ -382,12 +378,12 @@ class VideoWriter:
         if self._start is None:
             self._start = seconds
         time = seconds - self._start
-        self._last_tick = max(self._last_tick + 1, round(time / self._time_base))
+        self._last_tick = max(self._last_tick + 1, round(time / TICK))
         frame = av.VideoFrame.from_ndarray(image, format="bgr24")
         width, height = self._stream.width, self._stream.height
         frame = self._reformatter.reformat(frame, width, height, "yuv420p", dst_colorspace=Colorspace.ITU709)
         frame.pts = self._last_tick
-        frame.time_base = self._time_base
+        frame.time_base = TICK
         self._container.mux(self._stream.encode(frame))
 
     def close(self) -> None:

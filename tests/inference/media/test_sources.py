@@ -80,15 +80,14 @@ def test_the_first_bytes_say_what_is_at_an_address_without_a_known_suffix(folder
     gif = write_animation(folder / "x.gif", 3).read_bytes()
     webp = write_animation(folder / "x.webp", 3).read_bytes()
     header = "Content-Type: application/octet-stream"
-    for body, kind in ((photo, "image"), (gif, "animation"), (webp, "animation"), (b"--image\r\n", "video")):
+    for body, kind in ((photo, "image"), (gif, "video"), (webp, "video"), (b"--image\r\n", "video")):
         with raw_server(answer(header, body=body)) as server:
             addresses = [f"{server.address}/photo?id=3", f"{server.address}/b.gif"]
-            expected = [kind, "image" if kind == "video" else kind]
-            assert [source.kind for source in find_sources(addresses)] == expected
+            assert [source.kind for source in find_sources(addresses)] == [kind] * 2
     with media_server(folder) as address:
         (folder / "photo").write_bytes(photo)
         known = [f"{address}/{name}" for name in ("live", "photo", "missing", "x.webp")]
-        assert [source.kind for source in find_sources(known)] == ["video", "image", "video", "animation"]
+        assert [source.kind for source in find_sources(known)] == ["video", "image", "video", "video"]
     assert [source.kind for source in find_sources([f"{address}/photo", "http://[::1/x"])] == ["video"] * 2
     pytest.importorskip("av", reason="needs PyAV (the extra video)")
     [frame] = read_frames("http://[::1/x")

@@ -24,7 +24,6 @@ from posenet.inference.media.frames import (
     Source,
     read_frames,
 )
-from posenet.inference.outputs import WRITABLE_VIDEO_SUFFIXES
 from tests.helpers.image_bytes import encode, with_orientation
 from tests.helpers.videos import grey_image, read_video, write_media, write_video
 
@@ -34,9 +33,8 @@ video = pytest.importorskip("posenet.inference.media.video")
 VARIABLE_TIMES = [0.0, 0.04, 0.1, 0.15, 0.6, 1.2, 1.81, 2.4]
 
 
-@pytest.mark.parametrize("suffix", sorted(WRITABLE_VIDEO_SUFFIXES))
-def test_a_written_video_is_read_back_with_its_rate_size_and_times(tmp_path: Path, suffix: str) -> None:
-    path = write_video(tmp_path / f"bild ü{suffix}")
+def test_a_written_video_is_read_back_with_its_rate_size_and_times(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "bild ü.mp4")
     frames = read_video(path)
     assert [(frame.number, frame.error) for frame in frames] == [(number, None) for number in range(12)]
     assert frames[0].rate == 10 and frames[0].aspect == 1
@@ -51,11 +49,10 @@ def test_a_written_video_is_read_back_with_its_rate_size_and_times(tmp_path: Pat
         assert frame.seconds == pytest.approx(frames[frame.number or 0].seconds)
 
 
-@pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".mov"])
-def test_every_image_keeps_its_time(tmp_path: Path, suffix: str) -> None:
+def test_every_image_keeps_its_time(tmp_path: Path) -> None:
     images = [grey_image(number) for number in range(8)]
     # Those of a video of which the first seconds are skipped do not begin at 0.
-    path = tmp_path / f"x{suffix}"
+    path = tmp_path / "x.mp4"
     with contextlib.closing(video.VideoWriter(path, (48, 64), 8 / 2.5)) as writer:
         for image, seconds in zip(images, VARIABLE_TIMES):
             writer.write(image, 7 + seconds)
@@ -173,10 +170,10 @@ def test_damaged_frames_are_reported_and_skipped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".avi", ".mkv"])
 def test_a_video_that_was_cut_off_is_reported(tmp_path: Path, suffix: str) -> None:
-    path = write_video(tmp_path / f"clip{suffix}")
+    path = write_media(tmp_path / f"clip{suffix}")
     path.write_bytes(path.read_bytes()[: path.stat().st_size * 6 // 10])
     *frames, last = read_video(path)
-    assert 4 < len(frames) < 9 and f"{path} ends early: it has" in str(last.error)
+    assert 6 < len(frames) < 16 and f"{path} ends early: it has" in str(last.error)
 
 
 @pytest.mark.parametrize(
@@ -304,7 +301,7 @@ def test_frames_that_an_edit_list_hides_do_not_count(tmp_path: Path) -> None:
 
 
 def test_a_start_and_an_end_at_the_times_of_frames_are_exact_where_a_file_has_no_times(tmp_path: Path) -> None:
-    path = write_video(tmp_path / "a.avi")
+    path = write_media(tmp_path / "a.avi")
     for number in range(1, 9):
         part = read_video(path, start=number / 10, duration=0.3)
         assert [frame.number for frame in part] == [number, number + 1, number + 2]
