@@ -137,24 +137,21 @@ class Person:
 
 
 def to_people(values: Any) -> list[Person]:
-    """People from arrays of other programs and from what this one writes, with COCO's keypoints; people as they are.
+    """People from arrays of other programs, with COCO's keypoints; people as they are.
 
     Args:
-        values: people, or one or several of: an array (N, F, 3) or (F, 3) of x, y and score, F being COCO's 17
-            keypoints or the 18 of ``posenet.skeleton.COCO``; (N, F, 2) without scores, which are then 1; an entry of a
-            COCO results file; what ``Person.to_dict`` returns. Scores of people that are not stated are the means of
-            those of their keypoints.
+        values: one or several people; or an array (N, F, 3) or (F, 3) of x, y and score, F being COCO's 17 keypoints or
+            the 18 of ``posenet.skeleton.COCO``; (N, F, 2) has no scores, which are then 1. The score of a person is the
+            mean of those of the keypoints.
 
     Raises:
         ValueError: they are something else.
     """
     if isinstance(values, Person):
         return [values]
-    if isinstance(values, dict):
-        return [_person_from_entry(values)]
     if isinstance(values, Iterable) and not (isinstance(values, (str, bytes)) or hasattr(values, "__array__")):
         values = list(values)
-        if any(isinstance(value, (Person, dict)) for value in values):
+        if any(isinstance(value, Person) for value in values):
             return [person for value in values for person in to_people(value)]
     array = _numbers(values, "people must be Person objects or arrays of keypoints")
     if array.size == 0:
@@ -164,35 +161,13 @@ def to_people(values: Any) -> list[Person]:
         raise ValueError(f"people must be (N, K, 3), x, y and score of K keypoints, not {array.shape}")
     if array.shape[2] == 2:
         array = np.concatenate([array, np.ones_like(array[..., :1])], axis=2)
-    return [_person_from_rows(rows) for rows in array]
-
-
-def _person_from_entry(entry: dict[str, Any]) -> Person:
-    """A person from an entry of a COCO results file, or from a ``Person.to_dict``."""
-    keypoints = entry.get("keypoints")
-    if isinstance(keypoints, dict):
-        if unknown := [name for name in keypoints if name not in COCO.keypoints]:
-            raise ValueError(f"a person has the keypoint {unknown[0]!r}, which is not one of COCO's skeleton")
-        keypoints = [keypoints.get(name, (0.0, 0.0, 0.0)) for name in COCO.keypoints]
-    array = _numbers(keypoints, "keypoints of a person must be numbers")
-    if array.size == 0 or array.size % 3:
-        raise ValueError(f"a person needs keypoints, x, y and score of each, not {truncate_for_message(entry)}")
-    number = entry.get("id")  # other programs also have texts
-    id = number if isinstance(number, numbers.Integral) else None
-    return _person_from_rows(array.reshape(-1, 3), entry.get("score"), id)
-
-
-def _person_from_rows(rows: np.ndarray, score: float | None = None, id: Any = None) -> Person:
-    """A person from (F, 3) values."""
-    rows = _without_unfound(np.asarray(rows, np.float32))
-    if score is None:
+    people = []
+    for rows in map(_without_unfound, np.asarray(array, np.float32)):
         found = rows[:, 2] > 0
         score = float(rows[found, 2].mean()) if found.any() else 0.0
-    if len(rows) == len(COCO.file_keypoints):
-        return Person.from_coco(rows, score, id=id)
-    if len(rows) == COCO.num_keypoints:
-        return Person(rows, score, id=id)
-    raise ValueError(f"a person of COCO's skeleton has 17 or 18 keypoints, not {len(rows)}; use Person for others")
+        is_in_file_order = len(rows) == len(COCO.file_keypoints)
+        people.append(Person.from_coco(rows, score) if is_in_file_order else Person(rows, score))
+    return people
 
 
 def _numbers(values: Any, demand: str) -> np.ndarray:

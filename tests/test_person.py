@@ -7,7 +7,6 @@ import torch
 
 from posenet.person import Person, to_people
 from posenet.skeleton import COCO
-from posenet.visualization.drawing import draw_people
 
 
 def make_person(**points):
@@ -115,10 +114,8 @@ OTHER = make_person(left_eye=(10, 2, 0.5))
         np.stack([FOUND.to_coco(), OTHER.to_coco()]),
         torch.tensor(np.stack([FOUND.keypoints, OTHER.keypoints])),
         [FOUND.to_coco().tolist(), OTHER.to_coco().tolist()],
-        [FOUND.to_coco_result(1), OTHER.to_coco_result(1)],
-        [FOUND.to_dict(), OTHER.to_dict()],
     ],
-    ids=["people", "generator", "array", "tensor", "lists", "coco", "dicts"],
+    ids=["people", "generator", "array", "tensor", "lists"],
 )
 def test_people_of_other_programs_are_people(values):
     found, other = to_people(values)
@@ -134,19 +131,14 @@ def test_keypoints_without_scores_are_found_but_at_the_corner():
     assert person.score == 1
 
 
-@pytest.mark.parametrize("number, expected", [(7, 7), (np.int64(7), 7), ("a7", None), (7.5, None), (None, None)])
-def test_a_number_of_another_program_is_taken_if_it_is_whole(number: object, expected: int | None) -> None:
-    [person] = to_people({"keypoints": [9, 9, 1] * 17, "id": number})
-    assert person.id == expected
-    draw_people(np.zeros((20, 20, 3), np.uint8), person, numbers=True)
-
-
 @pytest.mark.parametrize("values", [[], np.zeros((0, 17, 3))], ids=str)
 def test_nobody_is_nobody(values):
     assert to_people(values) == []
 
 
-@pytest.mark.parametrize("values", [None, 7, "people.json", np.zeros((2, 5, 3)), [{"score": 1}], [[1, 2], [3]], ["a"]])
+@pytest.mark.parametrize(
+    "values", [None, 7, "people.json", np.zeros((2, 5, 3)), {"score": 1}, [{"score": 1}], [[1, 2], [3]]]
+)
 def test_what_are_no_people_is_named(values):
     with pytest.raises(ValueError) as caught:
         to_people(values)

@@ -114,15 +114,12 @@ class Result(Sequence[Person]):
     def save(self, path: str | Path, **options: Any) -> None:
         """Write the drawing of ``plot`` to an image file, which is replaced if it exists.
 
-        ``DataError`` if the file is the image itself, or it or its format cannot be written.
+        ``DataError`` if the file is the image itself, or its format cannot be written.
         """
         source = self.frame.source.path
         if source is not None and os.path.exists(path) and os.path.samefile(path, source):
             raise DataError(f"{path} is the image that the people were found in; choose another name for the drawing")
-        try:
-            write_image(Path(path), self.plot(**options))
-        except OSError as error:
-            raise DataError(f"cannot write {path}: {error.strerror or error}; choose another name") from error
+        write_image(path, self.plot(**options))
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """The people as ``Person.to_dict`` describes them; for pandas, a list of rows."""

@@ -74,9 +74,6 @@ def test_results_are_written_as_drawings_and_text(result: Result, path: Path, tm
         with pytest.raises(DataError, match="is the image that the people were found in"):
             result.save(name)
     assert path.read_bytes() == before
-    with pytest.raises(DataError, match="cannot write .*a file/drawn.png: .*; choose another name"):
-        (tmp_path / "a file").touch()
-        result.save(tmp_path / "a file" / "drawn.png")
     entries = json.loads(result.to_json())
     assert entries == result.to_dicts() and entries[0]["keypoints"].keys() == result[0].named().keys()
     assert [(entry["image_id"], entry["category_id"]) for entry in result.to_coco(5, 7)] == [(5, 7)] * 2
