@@ -46,9 +46,8 @@ class Person:
 
     def __post_init__(self) -> None:
         count = self.skeleton.num_keypoints
-        remedy = "; Person.from_coco takes keypoints in the order of the annotation file"
         # A frozen class has no other way to set its fields.
-        rows = _without_unfound(_to_float32(self.keypoints, (count, 3), "keypoints", remedy))
+        rows = _without_unfound(_to_float32(self.keypoints, (count, 3), "keypoints"))
         object.__setattr__(self, "keypoints", rows)
         object.__setattr__(self, "score", float(self.score))
         if not math.isfinite(self.score):
@@ -188,10 +187,10 @@ def _without_unfound(rows: np.ndarray) -> np.ndarray:
     return np.where(is_lost[:, None], np.float32(0), rows) if is_lost.any() else rows
 
 
-def _to_float32(values: Any, shape: tuple[int, int], name: str, remedy: str = "") -> np.ndarray:
+def _to_float32(values: Any, shape: tuple[int, int], name: str) -> np.ndarray:
     """The values as a float32 array, the same object if they are one."""
     meaning = "x, y and score" if shape[1] == 3 else "x and y"
     array = _numbers(values, f"{name} must be {shape} numbers, {meaning}")
     if array.shape != shape:
-        raise ValueError(f"{name} must be {shape}, {meaning}, not {array.shape}{remedy}")
+        raise ValueError(f"{name} must be {shape}, {meaning}, not {array.shape}")
     return np.asarray(array, np.float32)

@@ -34,7 +34,7 @@ from posenet.person import Person
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton_file import skeleton_from_table, skeleton_to_table
 from tests.helpers.image_bytes import encode, with_orientation
-from tests.helpers.videos import GREY, full_disk, install_window, read_video
+from tests.helpers.videos import GREY, install_window, read_video
 
 PERSON = Person(np.full((18, 3), 0.5, np.float32), 0.75)
 CAMERA = Source("camera", 2)
@@ -75,18 +75,6 @@ def test_a_drawn_video_is_there_when_it_is_complete(tmp_path: Path) -> None:
             write(Frame(CAMERA, GREY, round(seconds), seconds, 10.0), GREY)
     pace = read_video(tmp_path / "camera-2.mp4")[-1].seconds
     assert pace == pytest.approx(0.8, abs=1e-3), "the pace is that of the camera"
-
-
-@pytest.mark.parametrize("size", [0, 1000, 20_000])
-def test_after_an_error_the_earlier_video_stays(tmp_path: Path, size: int) -> None:
-    path = tmp_path / "camera-2.mp4"
-    path.write_bytes(b"earlier")
-    noise = np.random.default_rng(0).integers(0, 255, (240, 320, 3), dtype=np.uint8)
-    with full_disk(size), pytest.raises(OSError):
-        with write_drawing(path) as write:
-            for number in range(10):
-                write(Frame(CAMERA, noise, number, number / 10, 10.0), noise)
-    assert path.read_bytes() == b"earlier" and list(tmp_path.iterdir()) == [path]
 
 
 def test_a_missing_display_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

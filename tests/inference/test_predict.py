@@ -365,8 +365,3 @@ def test_a_service_has_no_standard_streams(photos: Path, monkeypatch: pytest.Mon
     (photos / "damaged.png").write_bytes(b"no image")
     summary = posenet.predict(photos, spot_predictor(), output="drawn", json="p.jsonl")
     assert summary.counts["images"] == 2 and sorted(os.listdir("drawn")) == ["a.png", "b.png"]
-
-
-def test_images_need_no_pyav(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("posenet.inference.predict.require_pyav", lambda: pytest.fail("not for images"))
-    assert predict(photos, spot_predictor(), json="p.json").counts["images"] == 2

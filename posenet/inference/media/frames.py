@@ -173,7 +173,6 @@ class FrameSelection:
         if not (0 <= self.start < math.inf and self.duration >= 0 and is_stride):
             values = f"start {self.start}, duration {self.duration} and stride {self.stride}"
             raise ConfigError(f"{values} select no frame; give seconds >= 0, and a stride >= 1")
-        object.__setattr__(self, "stride", int(self.stride))  # also of NumPy's numbers, which are no JSON
 
 
 Item = TypeVar("Item")

@@ -159,7 +159,6 @@ def track_people(results: Iterable[Result], settings: TrackingConfig) -> Iterato
     as frames of one video.
     """
     source: Source | None = None
-    last_number = -1
     tracker, seconds = Tracker(settings), -math.inf
     waiting: deque[tuple[Result, list[tuple[Person, Track]], float]] = deque()
 
@@ -175,8 +174,7 @@ def track_people(results: Iterable[Result], settings: TrackingConfig) -> Iterato
             time = count / DEFAULT_FRAME_RATE
             frame = dataclasses.replace(frame, number=count, seconds=time, rate=DEFAULT_FRAME_RATE)
             result = dataclasses.replace(result, frame=frame)
-        is_next = frame.number is None or frame.number > last_number  # a video may follow itself
-        if frame.source != source or not is_next:
+        if frame.source != source:
             while waiting:
                 yield take_first()
             source, tracker, seconds = frame.source, Tracker(settings), -math.inf
@@ -186,7 +184,6 @@ def track_people(results: Iterable[Result], settings: TrackingConfig) -> Iterato
                 )
         people: list[tuple[Person, Track]] = []
         if frame.number is not None:
-            last_number = frame.number
             seconds = max(seconds, frame.seconds)  # the clock of a damaged stream may jump back
             people = tracker.follow(result.people, seconds)
         waiting.append((result, people, seconds))

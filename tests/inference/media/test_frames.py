@@ -44,14 +44,6 @@ def test_frames_come_in_the_order_of_the_inputs_with_errors_among_them(tmp_path:
     assert [frame.number for frame in read_frames(clip, start=0.15, duration=0.25, stride=2)] == [2]
 
 
-def test_subfolders_are_searched_on_request(tmp_path: Path) -> None:
-    write_image(tmp_path / "a.png", GREY)
-    write_image(tmp_path / "b" / "c.png", GREY)
-    for inputs in (tmp_path, [tmp_path]):
-        for recursive, names in ((False, ["a"]), (True, ["a", "c"])):
-            assert [frame.source.stem for frame in read_frames(inputs, recursive=recursive)] == names
-
-
 @pytest.mark.parametrize("suffix", [".gif", ".png", ".apng", ".avif", ""])
 def test_every_image_of_a_file_with_several_is_read(tmp_path: Path, suffix: str) -> None:
     """Without a suffix, the content says what it is."""

@@ -169,14 +169,6 @@ def test_nobody_takes_the_id_of_a_person_who_stood_still_elsewhere(distance: flo
     assert ids[-1] != [None]
 
 
-def test_a_video_that_follows_itself_is_another_one_for_the_tracker() -> None:
-    frames = [Frame(VIDEO, GREY, number, number / 10) for number in range(3)] * 2
-    people = [person_at(50 + frame.seconds, 50) for frame in frames]
-    results = [Result(frame, [person]) for frame, person in zip(frames, people, strict=True)]
-    tracked = list(track_people(results, TrackingConfig(confirm_frames=3)))
-    assert [result.ids for result in tracked] == [[1]] * 6
-
-
 def test_people_have_their_id_from_their_first_frame_and_a_live_source_does_not_wait() -> None:
     """One person is seen in all frames, another one in two, which is too few to be confirmed."""
 
