@@ -305,29 +305,27 @@ def _keep_newest(reader: Camera | PyAVReader | None, newest: queue.Queue[Frame],
     begin: float | None = None
     numbers = itertools.count()
     while reader is not None:
-        try:
-            with contextlib.closing(reader):
+        # Whatever a library raises, the source is lost.
+        with contextlib.suppress(Exception), contextlib.closing(reader):
+            unreadable = 0
+            for seconds_of_stream in reader.decode():
+                now = time.monotonic()
+                if closing.is_set():
+                    return
+                image = None
+                with contextlib.suppress(Exception):
+                    image = None if seconds_of_stream is None else reader.image()
+                if image is None:
+                    unreadable += 1
+                    if unreadable == MAX_UNREADABLE_IN_A_ROW:
+                        break
+                    continue
                 unreadable = 0
-                for seconds_of_stream in reader.decode():
-                    now = time.monotonic()
-                    if closing.is_set():
-                        return
-                    image = None
-                    with contextlib.suppress(Exception):
-                        image = None if seconds_of_stream is None else reader.image()
-                    if image is None:
-                        unreadable += 1
-                        if unreadable == MAX_UNREADABLE_IN_A_ROW:
-                            break
-                        continue
-                    unreadable = 0
-                    begin = now if begin is None else begin
-                    about = next(numbers), now - begin, reader.rate, reader.aspect
-                    with contextlib.suppress(queue.Empty):
-                        newest.get_nowait()
-                    newest.put(Frame(reader.source, image, *about, is_live=True))
-        except Exception as error:  # of whatever library: the source is lost
-            _log.debug("reading %s has failed", reader.source.name, exc_info=error)
+                begin = now if begin is None else begin
+                about = next(numbers), now - begin, reader.rate, reader.aspect
+                with contextlib.suppress(queue.Empty):
+                    newest.get_nowait()
+                newest.put(Frame(reader.source, image, *about, is_live=True))
         reader = None if isinstance(reader, Camera) else _reconnect(reader.source, closing)
 
 
