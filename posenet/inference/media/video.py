@@ -25,7 +25,6 @@ from av.stream import Disposition, Stream
 from av.video.reformatter import Colorspace, VideoReformatter
 from av.video.stream import VideoStream
 
-from posenet.downloading import split_address
 from posenet.errors import DataError
 from posenet.images import apply_orientation, is_jpeg, parse_header, to_bgr
 from posenet.inference.media.frames import DEFAULT_FRAME_RATE, READ_AHEAD, Frame, FrameSelection, Source
@@ -113,8 +112,6 @@ class PyAVReader:
         name, path = source.name, source.path
         if path is not None and not (path.is_file() and path.stat().st_size):  # opening a FIFO would wait
             raise DataError(f"cannot read {name}: it is no file, or empty (0 bytes); copy it or download it again")
-        if path is None and not split_address(name).scheme:  # FFmpeg would try for seconds
-            raise DataError(f"{name} cannot be opened as a video: the address is malformed; correct it")
         how: dict[str, Any] = {"options": STREAM_OPTIONS, "timeout": STREAM_TIMEOUT} if source.url else {}
         try:
             self._container = av.open(source.url or f"file:{path}", **how, **_ANY_TAGS)
