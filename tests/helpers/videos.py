@@ -28,10 +28,9 @@ def grey_image(number: int, size: tuple[int, int] = (48, 64)) -> np.ndarray:
 
 def write_video(path: Path, count: int = 12, size: tuple[int, int] = (48, 64)) -> Path:
     """Write grey frames that grow lighter, ten a second."""
-    from posenet.inference.media.video import VideoWriter
-
+    video = pytest.importorskip("posenet.inference.media.video")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.closing(VideoWriter(path, size, 10)) as writer:
+    with contextlib.closing(video.VideoWriter(path, size, 10)) as writer:
         for number in range(count):
             writer.write(grey_image(number, size), number / 10)
     return path
@@ -39,9 +38,8 @@ def write_video(path: Path, count: int = 12, size: tuple[int, int] = (48, 64)) -
 
 def write_spot_video(path: Path, count: int = 22) -> Path:
     """Write a person of spots, which ``SpotNetwork`` finds, who walks to the right; ten frames a second."""
-    from posenet.inference.media.video import VideoWriter
-
-    with contextlib.closing(VideoWriter(path, (98, 132), 10)) as writer:
+    video = pytest.importorskip("posenet.inference.media.video")
+    with contextlib.closing(video.VideoWriter(path, (98, 132), 10)) as writer:
         for number in range(count):
             writer.write(spot_image(98, 132, (20 + 2 * (number % 30), 20), (90, 60), 4), number / 10)
     return path
@@ -129,6 +127,7 @@ class FakeCapture:
     @classmethod
     def install(cls, monkeypatch: pytest.MonkeyPatch, count: int) -> threading.Semaphore:
         """Use it instead of cameras; return what requests an image."""
+        pytest.importorskip("posenet.inference.media.video")
         monkeypatch.setattr(cls, "requested", threading.Semaphore(0))
         monkeypatch.setattr(cls, "count", count)
         monkeypatch.setattr(cv2, "VideoCapture", cls)

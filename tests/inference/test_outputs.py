@@ -62,6 +62,7 @@ def test_output_names_are_unique_and_have_writable_formats(tmp_path: Path) -> No
 
 
 def test_a_drawn_video_is_there_when_it_is_complete(tmp_path: Path) -> None:
+    pytest.importorskip("posenet.inference.media.video")
     video = Source("video", tmp_path / "in" / "clip.mp4")
     path = output_paths([video], tmp_path, drawing_suffix)[video]
     with write_drawing(path) as write:

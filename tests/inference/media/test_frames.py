@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 from PIL import Image
@@ -15,8 +13,8 @@ from posenet.errors import ConfigError, DataError
 from posenet.images import write_image
 from posenet.inference.media.frames import Source, find_sources, parse_standard_input, read_frames
 from tests.helpers.image_bytes import encode
-from tests.helpers.media_server import IMAGES_PER_CONNECTION, answer, media_server, raw_server
-from tests.helpers.videos import GREY, FakeCapture, grey_image, write_animation, write_media, write_video
+from tests.helpers.media_server import answer, media_server, raw_server
+from tests.helpers.videos import GREY, write_animation, write_media, write_video
 
 
 @pytest.fixture
@@ -152,34 +150,12 @@ def test_frames_come_in_the_order_of_the_inputs_with_errors_among_them(tmp_path:
     assert [frame.number for frame in read_frames(clip, start=0.15, duration=0.25, stride=2)] == [2]
 
 
-@pytest.mark.parametrize("suffix", [".gif", ".png", ".apng", ".avif", ""])
-def test_every_image_of_a_file_with_several_is_read(tmp_path: Path, suffix: str) -> None:
-    """Without a suffix, the content says what it is."""
-    kind = suffix.lower() or ".gif"
-    path = write_animation(tmp_path / f"x{kind if kind != '.apng' else '.png'}").rename(tmp_path / f"x{suffix}")
-    frames = list(read_frames(path))
-    assert [frame.number for frame in frames] == list(range(20)) and not any(frame.error for frame in frames)
-    np.testing.assert_allclose([frame.seconds for frame in frames], np.arange(20) / 10, atol=1e-3)
-    for number, frame in enumerate(frames):
-        assert frame.image.shape == (48, 64, 3)
-        assert frame.image.mean() == pytest.approx(grey_image(number % 12).mean(), abs=12)
-    path.unlink()
-    [frame] = read_frames(write_animation(tmp_path / f"one{kind if kind != '.apng' else '.png'}", count=1))
-    assert frame.number is None and frame.image.shape == (48, 64, 3)
-
-
 def test_a_small_copy_in_a_tiff_file_is_no_page(tmp_path: Path) -> None:
     images = [Image.fromarray(np.full((48, 64, 3), value, np.uint8)) for value in (90, 200)]
     images[1].encoderinfo = {"tiffinfo": {254: 1}}
     images[0].save(tmp_path / "a.tif", save_all=True, append_images=images[1:])
     [frame] = read_frames(tmp_path / "a.tif")
     assert frame.number is None and (frame.image == 90).all()
-
-
-@pytest.mark.parametrize("suffix", [".webp", ".tif"])
-def test_several_images_of_which_ffmpeg_reads_one_at_most_are_refused(tmp_path: Path, suffix: str) -> None:
-    [frame] = read_frames(write_animation(tmp_path / f"x{suffix}"))
-    assert "give single images" in str(frame.error)
 
 
 class Strange(Exception):
@@ -242,60 +218,6 @@ def test_images_and_videos_are_read_from_a_server(tmp_path: Path) -> None:
         assert f"{server}/{name}" in str(frame.error) and reason in str(frame.error)
 
 
-def test_a_live_http_stream_is_connected_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with media_server(tmp_path) as address:
-        frames = []
-        for frame in read_frames(f"{address}/live"):
-            assert frame.is_live and frame.image.shape == (48, 64, 3)
-            frames.append(frame)
-            if frame.number is not None and frame.number > 2 * IMAGES_PER_CONNECTION:
-                break
-    assert "/live is lost; connecting again" in caplog.text
-    assert [frame.number for frame in frames] == sorted({frame.number for frame in frames})
-
-
-def test_a_stream_without_a_server_is_an_error() -> None:
-    [frame] = read_frames("rtsp://me:secret@127.0.0.1:9/live")
-    assert "rtsp://127.0.0.1:9/live cannot be opened" in str(frame.error) and "secret" not in str(frame.error)
-
-
-def test_a_camera_is_read_for_a_given_time_and_a_missing_one_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    request = FakeCapture.install(monkeypatch, count=100_000)
-    for _ in range(100_000):
-        request.release()
-    frames = list(read_frames("0", start=0.05, duration=0.5))
-    assert frames and all(0.05 <= frame.seconds < 0.55 and not frame.error for frame in frames)
-    [missing] = read_frames("17")
-    assert "camera 17 cannot be opened" in str(missing.error)
-
-
-@pytest.mark.parametrize("device", ["0", "/dev/video0"])
-def test_damaged_images_of_a_camera_are_dropped_and_many_in_a_row_end_it(
-    monkeypatch: pytest.MonkeyPatch, device: str
-) -> None:
-    request = FakeCapture.install(monkeypatch, count=10_000)
-    retrieve = FakeCapture.retrieve
-
-    def retrieve_some(capture: FakeCapture) -> tuple[bool, np.ndarray | None]:
-        good, image = retrieve(capture)
-        number = int(image[0, 0, 0])
-        if number == 2:
-            raise cv2.error("an unknown format")
-        return (good, image) if number in (3, 5) else (False, None)
-
-    monkeypatch.setattr(FakeCapture, "retrieve", retrieve_some)
-    frames = []
-    for _ in range(4):
-        request.release()
-    for frame in read_frames(device):
-        frames.append(frame)
-        for _ in range(1 if len(frames) == 1 else 1000):
-            request.release()
-    *images, last = frames
-    assert [(frame.number, int(frame.image[0, 0, 0])) for frame in images] == [(0, 3), (1, 5)]
-    assert images[0].is_live and str(last.error) == f"camera {device} delivers no more images"
-
-
 def test_videos_need_pyav_and_images_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_image(tmp_path / "b.png", GREY)
     (tmp_path / "clip.mp4").write_bytes(b"anything")
@@ -304,15 +226,3 @@ def test_videos_need_pyav_and_images_do_not(tmp_path: Path, monkeypatch: pytest.
     assert len(list(read_frames(tmp_path / "b.png"))) == 1
     with pytest.raises(ConfigError, match=r"PyAV.*simplepose\[video\]"):
         list(read_frames(tmp_path / "clip.mp4"))
-
-
-def test_a_frame_that_cannot_be_used_does_not_end_its_video(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_video(tmp_path / "a.mp4", count=4)
-    number = itertools.count()
-
-    def fail_once(*_: object) -> int:
-        return 1 // (next(number) != 1)
-
-    monkeypatch.setattr("posenet.inference.media.video._orientation_of", fail_once)
-    frames = list(read_frames(path))
-    assert [frame.number for frame in frames] == [0, None, 2, 3] and "frame 1 of" in str(frames[1].error)
