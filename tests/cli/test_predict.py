@@ -226,11 +226,11 @@ def test_a_list_on_standard_input(
     names = ["photos/line\nbreak.png", os.fsdecode(b"photos/latin-\xe9.png")]
     for name in names:
         shutil.copy("photos/a.png", name)
-    for name in ("fifo.png", "fifo.gif", "fifo.mp4"):
+    for name in ("fifo.png", "fifo.gif"):
         os.mkfifo(name)
     os.symlink("loop.png", "loop.png")
     os.symlink("/dev/zero", "zero.png")
-    bad = ["fifo.png", "fifo.gif", "fifo.mp4", "loop.png", "zero.png", "gone.png"]
+    bad = ["fifo.png", "fifo.gif", "loop.png", "zero.png", "gone.png"]
 
     def predict_list(data: bytes) -> str:
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
@@ -239,7 +239,7 @@ def test_a_list_on_standard_input(
 
     errors = predict_list(b"".join(b"%s\0" % os.fsencode(name) for name in [*names, *bad]))
     assert [person["file_name"] for person in read_json("people.json")] == names
-    assert "6 of 8 inputs could not be read" in errors
+    assert "5 of 7 images could not be read" in errors
     assert all(f"cannot read {name}: " in errors for name in bad)
     assert "standard input is no list of files" in predict_list(Path("photos/a.png").read_bytes())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import os
 import struct
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
@@ -194,6 +195,12 @@ def test_a_file_that_is_no_video_is_an_error(
     path.write_bytes(content if isinstance(content, bytes) else path.read_bytes().replace(*content))
     [frame] = read_video(path)
     assert str(path) in str(frame.error) and message in str(frame.error)
+
+
+def test_a_fifo_is_an_error_and_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo.mp4")
+    [frame] = read_frames([Source("video", tmp_path / "fifo.mp4")])
+    assert "it is no file" in str(frame.error)
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="this system does not list open files")
