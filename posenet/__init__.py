@@ -10,8 +10,7 @@ From an image to its people:
 
 Prediction: ``Predictor`` runs a trained network, and gives a ``Result``, the people of an image; a ``Person`` has
 keypoints in pixels. ``draw_people`` draws them, a ``Tracker`` follows them in a video, and ``decode`` finds them in
-maps. ``predict`` writes drawings and files of any number of images and videos, ``export_results`` files for labelling
-tools, and ``app`` serves a page.
+maps. ``predict`` writes drawings and files of any number of images and videos, and ``app`` serves a page.
 
 Training: ``train("data.yaml")`` takes annotations and does all that is needed; ``build_store``, ``train`` and
 ``evaluate`` do it step by step. A ``TrainingCallback`` receives the measurements of a run. A training loop of your own
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from posenet.inference.app import app as app
     from posenet.inference.decoder.decode import decode as decode
     from posenet.inference.evaluation import evaluate as evaluate
-    from posenet.inference.outputs.corrections import export_results as export_results
     from posenet.inference.predict import predict as predict
     from posenet.inference.predictor import Predictor as Predictor
     from posenet.inference.result import Result as Result
@@ -72,7 +70,6 @@ _MODULES = {
     "draw_people": "posenet.visualization.drawing",
     "Result": "posenet.inference.result",
     "evaluate": "posenet.inference.evaluation",
-    "export_results": "posenet.inference.outputs.corrections",
     "load_config": "posenet.settings",
     "load_skeleton": "posenet.skeleton",
     "load_weights": "posenet.checkpoints.weights",

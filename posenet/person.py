@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import numbers
 import operator
@@ -17,6 +16,8 @@ from posenet.skeleton import COCO, Skeleton
 
 Keypoint = tuple[float, float, float]
 """x, y and score."""
+MAX_COORDINATE = 1e6
+"""Keypoints at larger coordinates count as not found: the fixed-point numbers that OpenCV draws with would overflow."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -30,8 +31,8 @@ class Person:
 
     keypoints: np.ndarray
     """(K, 3) float32, in the skeleton's channel order: x and y in pixels of the image (the centre of the first pixel is
-    (0, 0)) and a score. A keypoint that was not found has score 0. So have those that are not finite or exactly at
-    (0, 0), where other programs put what they have not found."""
+    (0, 0)) and a score. A keypoint that was not found has score 0. So have those that are not finite, a million pixels
+    away, or exactly at (0, 0), where other programs put what they have not found."""
     score: float
     """For ranking people. It grows with the scores and with the number of the keypoints found."""
     skeleton: Skeleton = COCO
@@ -45,9 +46,8 @@ class Person:
 
     def __post_init__(self) -> None:
         count = self.skeleton.num_keypoints
-        remedy = "; Person.from_coco takes keypoints in the order of the annotation file"
         # A frozen class has no other way to set its fields.
-        rows = _without_unfound(_to_float32(self.keypoints, (count, 3), "keypoints", remedy))
+        rows = _without_unfound(_to_float32(self.keypoints, (count, 3), "keypoints"))
         object.__setattr__(self, "keypoints", rows)
         object.__setattr__(self, "score", float(self.score))
         if not math.isfinite(self.score):
@@ -106,13 +106,6 @@ class Person:
         points = self.keypoints[self.found, :2]
         return np.concatenate([points.min(0), points.max(0)]) if len(points) else np.zeros(4, np.float32)
 
-    def within(self, limit: float) -> Person:
-        """The person without the keypoints that have a value that is not finite, or not between -limit and limit."""
-        is_within = (np.abs(self.keypoints) < limit).all(axis=1)  # False for NaN
-        if is_within.all():
-            return self
-        return dataclasses.replace(self, keypoints=np.where(is_within[:, None], self.keypoints, 0))
-
     def to_dict(self) -> dict[str, Any]:
         """The score, the box, the keypoints found by name (x, y, score) and the id, if any, in types of JSON."""
         keypoints = {name: list(values) for name, values in self.named().items()}
@@ -142,34 +135,22 @@ class Person:
         }
 
 
-OPENPOSE_BODY_25 = [*range(8), *range(9, 19)]
-"""The rows of OpenPose's 25 that are COCO's keypoints and the neck, in the order of ``posenet.skeleton.COCO``."""
-
-
 def to_people(values: Any) -> list[Person]:
-    """People from what other programs find, and from what this one writes, with COCO's keypoints; people as they are.
+    """People from arrays of other programs, with COCO's keypoints; people as they are.
 
     Args:
-        values: people, or one or several of: an array (N, F, 3) or (F, 3) of x, y and score, F being COCO's 17
-            keypoints, the 18 of ``posenet.skeleton.COCO``, or the 25 of OpenPose; (N, F, 2) without scores, which are
-            then 1; an entry of a COCO results file; what ``Person.to_dict`` and OpenPose's JSON files contain; a result
-            of Ultralytics. Scores of people that are not stated are the means of those of their keypoints.
+        values: one or several people; or an array (N, F, 3) or (F, 3) of x, y and score, F being COCO's 17 keypoints or
+            the 18 of ``posenet.skeleton.COCO``; (N, F, 2) has no scores, which are then 1. The score of a person is the
+            mean of those of the keypoints.
 
     Raises:
         ValueError: they are something else.
     """
     if isinstance(values, Person):
         return [values]
-    if isinstance(values, dict):
-        return to_people(values["people"]) if "people" in values else [_person_from_entry(values)]
-    keypoints: Any = getattr(values, "keypoints", None)
-    if hasattr(keypoints, "xy"):  # a result of Ultralytics, whose tensors may be on a GPU
-        columns = [keypoints.xy] if keypoints.conf is None else [keypoints.xy, keypoints.conf[..., None]]
-        on_host = [column.cpu() if hasattr(column, "cpu") else column for column in columns if column is not None]
-        return to_people(np.concatenate([np.asarray(column) for column in on_host], axis=2)) if on_host else []
     if isinstance(values, Iterable) and not (isinstance(values, (str, bytes)) or hasattr(values, "__array__")):
         values = list(values)
-        if any(isinstance(value, (Person, dict)) or hasattr(value, "keypoints") for value in values):
+        if any(isinstance(value, Person) for value in values):
             return [person for value in values for person in to_people(value)]
     array = _numbers(values, "people must be Person objects or arrays of keypoints")
     if array.size == 0:
@@ -179,37 +160,13 @@ def to_people(values: Any) -> list[Person]:
         raise ValueError(f"people must be (N, K, 3), x, y and score of K keypoints, not {array.shape}")
     if array.shape[2] == 2:
         array = np.concatenate([array, np.ones_like(array[..., :1])], axis=2)
-    return [_person_from_rows(rows) for rows in array]
-
-
-def _person_from_entry(entry: dict[str, Any]) -> Person:
-    """A person from an entry of a file, of COCO, of OpenPose or of this program."""
-    keypoints = entry.get("keypoints", entry.get("pose_keypoints_2d"))
-    if isinstance(keypoints, dict):
-        if unknown := [name for name in keypoints if name not in COCO.keypoints]:
-            raise ValueError(f"a person has the keypoint {unknown[0]!r}, which is not one of COCO's skeleton")
-        keypoints = [keypoints.get(name, (0.0, 0.0, 0.0)) for name in COCO.keypoints]
-    array = _numbers(keypoints, "keypoints of a person must be numbers")
-    if array.size == 0 or array.size % 3:
-        raise ValueError(f"a person needs keypoints, x, y and score of each, not {truncate_for_message(entry)}")
-    number: Any = entry.get("id")  # other programs also have texts
-    is_whole = isinstance(number, numbers.Real) and float(number).is_integer()
-    return _person_from_rows(array.reshape(-1, 3), entry.get("score"), int(number) if is_whole else None)
-
-
-def _person_from_rows(rows: np.ndarray, score: float | None = None, id: int | None = None) -> Person:
-    """A person from (F, 3) values."""
-    if len(rows) == 25:
-        rows = rows[OPENPOSE_BODY_25]
-    rows = _without_unfound(np.asarray(rows, np.float32))
-    if score is None:
+    people = []
+    for rows in map(_without_unfound, np.asarray(array, np.float32)):
         found = rows[:, 2] > 0
         score = float(rows[found, 2].mean()) if found.any() else 0.0
-    if len(rows) == len(COCO.file_keypoints):
-        return Person.from_coco(rows, score, id=id)
-    if len(rows) == COCO.num_keypoints:
-        return Person(rows, score, id=id)
-    raise ValueError(f"a person of COCO's skeleton has 17, 18 or 25 keypoints, not {len(rows)}; use Person for others")
+        is_in_file_order = len(rows) == len(COCO.file_keypoints)
+        people.append(Person.from_coco(rows, score) if is_in_file_order else Person(rows, score))
+    return people
 
 
 def _numbers(values: Any, demand: str) -> np.ndarray:
@@ -224,15 +181,16 @@ def _numbers(values: Any, demand: str) -> np.ndarray:
 
 
 def _without_unfound(rows: np.ndarray) -> np.ndarray:
-    """(F, 3) keypoints in which those that are not finite, or at (0, 0), have score 0; the same array if all have."""
-    is_lost = ~np.isfinite(rows).all(axis=1) | ((rows[:, 2] != 0) & (rows[:, :2] == 0).all(axis=1))
+    """(F, 3) keypoints in which those that are not finite, at (0, 0) or too far away are 0; the same array if none."""
+    is_within = (np.abs(rows) < MAX_COORDINATE).all(axis=1)  # False for NaN
+    is_lost = ~is_within | ((rows[:, 2] != 0) & (rows[:, :2] == 0).all(axis=1))
     return np.where(is_lost[:, None], np.float32(0), rows) if is_lost.any() else rows
 
 
-def _to_float32(values: Any, shape: tuple[int, int], name: str, remedy: str = "") -> np.ndarray:
+def _to_float32(values: Any, shape: tuple[int, int], name: str) -> np.ndarray:
     """The values as a float32 array, the same object if they are one."""
     meaning = "x, y and score" if shape[1] == 3 else "x and y"
     array = _numbers(values, f"{name} must be {shape} numbers, {meaning}")
     if array.shape != shape:
-        raise ValueError(f"{name} must be {shape}, {meaning}, not {array.shape}{remedy}")
+        raise ValueError(f"{name} must be {shape}, {meaning}, not {array.shape}")
     return np.asarray(array, np.float32)

@@ -24,10 +24,10 @@ BESIDE = {
     "diagnosis": "tests/diagnosis tests/cli/test_diagnose.py tests/helpers/diagnoses.py docs/diagnosis.md",
     "synthetic": "tests/synthetic tools/make_synthetic.py",
     "tracking": "tests/inference/tracking docs/videos.md",
+    "video": "tests/inference/media/test_video.py",
     "page": "tests/inference/test_app.py tests/cli/test_app.py",
     "ray": "tests/inference/test_ray_data.py",
-    "importers": "tests/annotations/importing tests/training/test_from_annotations.py "
-    "tests/inference/outputs/test_export_results.py docs/formats.md",
+    "importers": "tests/annotations/importing tests/training/test_from_annotations.py docs/formats.md",
     "drafting": "tests/annotations/test_skeleton_draft.py tests/training/test_from_annotations.py "
     "tests/skeleton/test_custom_skeleton.py docs/own_object.md",
     "checks": "tests/annotations/checks",

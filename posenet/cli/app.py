@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from posenet.cli.options import PUBLISHED, add_network_options, make_predictor, positive_int
 from posenet.devices.signals import catch_stop_signals
-from posenet.inference.app import LOCAL_HOST, app, require_gradio
+from posenet.inference.app import LOCAL_HOST, app
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,8 +20,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Serve the page until Ctrl-C, which is reported as in other tools."""
-    require_gradio()
-    predictor = make_predictor(args)
     with catch_stop_signals() as stop_requested:
-        app(predictor, name=Path(args.checkpoint).name, host=args.host, port=args.port, stop_requested=stop_requested)
+        app(lambda _: make_predictor(args), host=args.host, port=args.port, stop_requested=stop_requested)
     raise KeyboardInterrupt

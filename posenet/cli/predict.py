@@ -20,7 +20,7 @@ from posenet.cli.options import (
 )
 from posenet.cli.processes import refuse_launcher
 from posenet.devices.signals import catch_stop_signals
-from posenet.inference.outputs.output_files import PredictionOptions
+from posenet.inference.outputs import PredictionOptions
 from posenet.inference.predict import predict
 from posenet.visualization.drawing import MIN_SCORE
 
@@ -39,11 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--json FILE": "write all people to this file, as COCO results with file names, and in videos with frame "
         "numbers and times; a .jsonl file gets one line per image or frame while the tool runs; a folder gets a file "
         "for each image; - is standard output",
-        "--coco FILE": "write a COCO data set: all images, with the people as annotations; file names are relative to "
-        "the folder that holds all inputs",
+        "--coco FILE": "write a COCO data set: all images, with the people as annotations, for other programs; file "
+        "names are relative to the folder that holds all inputs",
         "--csv FILE": "write a table with one person per row",
-        "--export FILE": "write the people for correction in a labelling tool: .slp (SLEAP), .xml (CVAT) or .json "
-        "(Label Studio)",
         "--heatmaps DIR": "folder for all maps of the network, one labelled sheet per image or frame",
     }
     for words, text in outputs.items():
@@ -53,8 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "leave out people with a lower score, 0-1"
     group.add_argument("--min-score", type=fraction, default=MIN_SCORE, metavar="X", help=text)
     add_overwrite_option(group)
-    text = "leave out inputs whose outputs are complete: their file in a folder, or their line in a .jsonl file, from "
-    text += "which another file of all people is put together at the end"
+    text = "leave out inputs whose outputs are complete: their file in a folder, or their line in a .jsonl file, "
+    text += "which is needed if another file of all people is written"
     add_switch(group, "--resume", text)
 
     group = parser.add_argument_group("video")

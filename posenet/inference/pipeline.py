@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from posenet.inference.media.sources import Frame, Source
+from posenet.inference.media.frames import Frame, Source
 from posenet.inference.result import Result
 from posenet.threads import keep_failure
 

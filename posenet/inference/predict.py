@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,27 +18,32 @@ from typing import Any
 from posenet.errors import ConfigError, DataError
 from posenet.files import is_standard_output, name_file_in_errors, name_numbers, remove_leftovers, resolve_link
 from posenet.images import write_image
-from posenet.inference.media.frames import is_single_input, read_frames, require_pyav
-from posenet.inference.media.sources import Source, find_sources, parse_standard_input
-from posenet.inference.outputs.corrections import check_format, write_corrections
-from posenet.inference.outputs.output_files import (
+from posenet.inference.media.frames import (
+    Source,
+    find_sources,
+    is_single_input,
+    parse_standard_input,
+    read_frames,
+    require_pyav,
+)
+from posenet.inference.outputs import (
     Outputs,
     PredictionOptions,
+    Record,
     Show,
+    Write,
     choose_outputs,
+    complete_inputs,
+    image_numbers,
+    read_lines,
+    record_of,
     require_display,
     show_in_window,
-    write_drawing,
-)
-from posenet.inference.outputs.people_files import (
-    LinesFile,
-    Record,
-    Write,
-    image_numbers,
-    record_of,
     write_coco,
     write_csv,
+    write_drawing,
     write_json,
+    write_lines,
 )
 from posenet.inference.pipeline import split_into_blocks
 from posenet.inference.predictor import Predictor
@@ -181,13 +186,11 @@ def predict(
                 each image.
             coco: file of a COCO data set: all images, with the people as annotations.
             csv: file of a table with one person per row.
-            export: file for correction in a labelling tool; see ``posenet.export_results``.
             heatmaps: folder for sheets with all maps of the network.
             show: show the drawings in a window.
             overwrite: replace files that exist. An input is never replaced.
             resume: leave out inputs whose outputs are complete: their file in a folder, or their line in a ``.jsonl``
-                file. One other file of all people is put together at the end, from the ``.jsonl`` file of
-                the same name.
+                file, which is needed if another file of all people is written.
             recursive: search the subfolders of folders too.
             start, duration, stride: seconds of every video to skip, seconds to read, and every how many frames.
             track: give every person of a video an id that stays.
@@ -206,16 +209,14 @@ def predict(
     if chosen.show:
         require_display()
     sources = _find_inputs(inputs, chosen)
-    if chosen.export:
-        check_format(Path(chosen.export), sources)
     outputs = choose_outputs(sources, chosen, other_inputs)
     try:
-        lines = LinesFile(outputs.lines, resume=chosen.resume) if outputs.lines else None
-        todo = [source for source in sources if not (chosen.resume and _is_done(source, outputs, lines))]
-        loaded = _load(predictor, todo)
+        done = complete_inputs(outputs.lines) if outputs.lines and chosen.resume else set()
+        todo = [source for source in sources if not (chosen.resume and _is_done(source, outputs, done))]
+        loaded = load_predictor(predictor, len(todo) if all(source.kind == "image" for source in todo) else None)
         loaded.keep_maps |= bool(outputs.sheets)
         summary = PredictionSummary(sources, loaded.skeleton, done=len(sources) - len(todo))
-        _Run(chosen, todo, outputs, loaded, lines, summary, stop_requested, on_result).predict(progress)
+        _Run(chosen, todo, outputs, loaded, done, summary, stop_requested, on_result).predict(progress)
     finally:
         for folder in outputs.new_folders:
             with contextlib.suppress(OSError):  # there is something in it
@@ -236,12 +237,7 @@ def _find_inputs(inputs: Any, options: PredictionOptions) -> list[Source]:
                 f"an input must be a name or the number of a camera, not an object of type {type(name).__name__}; "
                 "Predictor.stream takes images in memory"
             )
-        if str(name) != "-":
-            names.append(name)
-        elif sys.stdin is None:
-            raise DataError("standard input is closed; give the names of files instead of -")
-        else:
-            names += parse_standard_input(sys.stdin.buffer.read())
+        names += [name] if str(name) != "-" else parse_standard_input(sys.stdin.buffer.read())
     sources = find_sources(names, recursive=options.recursive)
     if not sources:
         raise DataError("no input: the list of files is empty")
@@ -249,23 +245,22 @@ def _find_inputs(inputs: Any, options: PredictionOptions) -> list[Source]:
         if source.kind == "camera" or (source.kind == "video" and source.url is not None):  # perhaps a live stream
             raise ConfigError(f"--resume needs inputs that can be read again, unlike {source.name}")
     kinds = {source.kind for source in sources}
-    if "video" in kinds or (options.output and kinds & {"camera", "animation"}):
+    if kinds != {"image"}:
         require_pyav()
     if (options.track or options.smooth) and kinds == {"image"}:
         _log.warning("tracking has no effect on images, only on videos and cameras")
     return sources
 
 
-def _is_done(source: Source, outputs: Outputs, lines: LinesFile | None) -> bool:
-    """Whether the outputs of a source are complete."""
+def _is_done(source: Source, outputs: Outputs, done: Collection[str]) -> bool:
+    """Whether the outputs of a source are complete; ``done`` are the names that have all their lines."""
     paths = outputs.of_source(source)
-    is_listed = source.name in lines.done if lines else bool(paths)
+    is_listed = source.name in done if outputs.lines else bool(paths)
     return is_listed and all(path.is_file() for path in paths)
 
 
-def _load(predictor: AnyPredictor, todo: Sequence[Source]) -> Predictor:
-    """A predictor; that of the caller stays as it is."""
-    num_images = len(todo) if all(source.kind == "image" for source in todo) else None
+def load_predictor(predictor: AnyPredictor, num_images: int | None = None) -> Predictor:
+    """A predictor for a number of images, if that is known; that of the caller stays as it is."""
     if isinstance(predictor, (str, os.PathLike)):
         return Predictor(predictor, num_images=num_images)
     return copy.copy(predictor if isinstance(predictor, Predictor) else predictor(num_images))
@@ -283,7 +278,8 @@ class _Run:
     todo: list[Source]
     outputs: Outputs
     predictor: Predictor
-    lines: LinesFile | None
+    done: Collection[str]
+    """The names of the sources that have all their lines; of some in ``todo``, another file is missing."""
     summary: PredictionSummary
     stop_requested: Callable[[], bool]
     on_result: Callable[[Result], object] | None
@@ -292,7 +288,7 @@ class _Run:
 
     def predict(self, progress: bool) -> None:
         """Predict the sources that are not done."""
-        options, todo, outputs, lines, summary = self.options, self.todo, self.outputs, self.lines, self.summary
+        options, todo, outputs, summary = self.options, self.todo, self.outputs, self.summary
         if summary.done:
             _log.info("already done: %s", pluralize(summary.done, "input"))
         if options.resume:
@@ -302,10 +298,12 @@ class _Run:
         self.numbers = image_numbers(summary.sources)
         with contextlib.ExitStack() as stack:
             stack.enter_context(name_file_in_errors(", ".join([*outputs.files, *outputs.folders])))
-            if lines:
-                stack.enter_context(lines.open())
-            of_all = [stack.enter_context(self._open_file_of_all(name)) for name in outputs.of_all]
-            self.writers = [] if options.resume else of_all  # which are made from the lines at the end
+            self.lines = None
+            if outputs.lines:
+                self.lines = stack.enter_context(write_lines(outputs.lines, self.done if options.resume else None))
+            self.writers = [stack.enter_context(self._open_file_of_all(name)) for name in outputs.of_all]
+            if outputs.lines and self.done and self.writers:
+                self._copy_lines(outputs.lines)
             self.windows = [stack.enter_context(show_in_window(self.stop_requested, self._end))] if options.show else []
             is_drawn = options.show or outputs.drawings or outputs.sheets
             blocks = split_into_blocks(todo, self.predictor.settings.batch_size)  # as in evaluation
@@ -331,37 +329,36 @@ class _Run:
             summary.seconds = time.perf_counter() - begin
             # A copy: after an interruption, the stages are at work for a while longer.
             summary.busy = {**summary.busy}
-            for source in summary.sources:
-                if lines and lines.done.get(source.name) and source not in todo:
-                    summary.unreadable[source] = DataError(lines.done[source.name])
             error = summary.unreadable_error()
             if error and not summary.is_interrupted and not summary.has_frames:
                 raise error  # inside the context, so that no files of people replace earlier ones
-            if lines and options.resume and of_all:
-                for source, record in lines.records(summary.sources):
-                    for write in of_all:
-                        write(source, record)
 
     def _end(self) -> None:
         self.is_ended = True
 
     def _open_file_of_all(self, option: str) -> contextlib.AbstractContextManager[Write]:
-        path, sources, skeleton = Path(self.outputs.of_all[option]), self.summary.sources, self.predictor.skeleton
+        path = Path(self.outputs.of_all[option])
         if option == "json":
             return write_json(path)
-        if option == "coco":
-            return write_coco(path, sources, skeleton)
         if option == "csv":
-            return write_csv(path, skeleton)
-        return write_corrections(path, skeleton)
+            return write_csv(path, self.predictor.skeleton)
+        return write_coco(path, self.summary.sources, self.predictor.skeleton)
+
+    def _copy_lines(self, path: Path) -> None:
+        """Write what an earlier run has found into the files of all people."""
+        names = {source.name for source in self.summary.sources}
+        for _, record in read_lines(path):
+            for write in self.writers if record["file_name"] in names and "people" in record else ():
+                write(record)
 
     def _write_source(self, source: Source, results: Iterable[Result]) -> None:
         """Write the outputs of one source, which are complete when this returns.
 
         The line of an image, and that which ends a video, come last: they say that the other outputs are there.
         """
-        lines = self.lines if self.lines and source.name not in self.lines.done else None
-        writers, shows = [*self.writers], [*self.windows]
+        is_listed = source.name in self.done
+        write_line = None if is_listed else self.lines
+        writers, shows = [] if is_listed else [*self.writers], [*self.windows]
         record: Record = {}
         count = 0
         try:
@@ -374,8 +371,8 @@ class _Run:
                             shows.append(files.enter_context(write_drawing(path)))
                         record = self._write(result, writers, shows)
                         count += 1
-                        if lines and "frame" in record:
-                            lines.write(record)
+                        if write_line and "frame" in record:
+                            write_line(record)
                     if self._has_ended_after(result):
                         break
         except _WritingError as error:  # the files of this source are discarded
@@ -389,12 +386,11 @@ class _Run:
             for path in self.outputs.of_source(source):
                 names = (path.with_stem(f"{path.stem}.part{number}") for number in name_numbers())
                 path.replace(next(name for name in names if not name.exists()))
-        elif lines and "frame" in record:
+        elif write_line and "frame" in record:
             damage = self.summary.unreadable.get(source)
-            why = {"error": str(damage)} if damage else {}
-            lines.write({"file_name": source.name, "frames": count} | why)
-        elif lines:
-            lines.write(record)
+            write_line({"file_name": source.name, "frames": count} | ({"error": str(damage)} if damage else {}))
+        elif write_line:
+            write_line(record)
 
     def _write(self, result: Result, writers: Sequence[Write], shows: Sequence[Show]) -> Record:
         """Write a result everywhere but into the lines; ``_WritingError`` if a format does not allow it."""
@@ -411,7 +407,7 @@ class _Run:
                     write_image(sheet if frame.number is None else sheet / f"{frame.number:06d}.jpg", drawn)
             record = record_of(result, self.numbers)
             for write in writers:
-                write(frame.source, record)
+                write(record)
             return record
         except OSError:  # a full disk, for example
             raise

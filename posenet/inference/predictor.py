@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import logging
 import os
 from collections.abc import Generator, Iterable, Sequence
@@ -13,11 +12,17 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
+from posenet.downloading import is_address
 from posenet.errors import ConfigError, DataError
-from posenet.images import REDUCTIONS, ChannelOrder, ImageInput, is_encoded, to_bgr
+from posenet.images import (
+    REDUCTIONS,
+    ChannelOrder,
+    ImageInput,
+    is_encoded,
+    to_bgr,
+)
 from posenet.inference.decoder.decode import decode
-from posenet.inference.media.frames import FrameInput, read_frames
-from posenet.inference.media.sources import IN_MEMORY, Frame, find_sources
+from posenet.inference.media.frames import IN_MEMORY, Frame, FrameInput, Source, file_source, read_frames
 from posenet.inference.networks import (
     BackendName,
     InputBatch,
@@ -258,20 +263,15 @@ class Predictor:
 
 def read_single_image(image: ImageInput, channels: ChannelOrder) -> Frame:
     """The frame of one image; ``DataError`` if it is something else, or a file of several images."""
-    if isinstance(image, int):
-        raise DataError(f"{image} is not an image; use predictor.stream({image}) for a camera")
     if not isinstance(image, (str, os.PathLike)) or is_encoded(image):
         return Frame(IN_MEMORY, to_bgr(image, channels))
-    [source, *others] = find_sources([str(image)])
-    is_several = bool(others) or source.kind in ("video", "camera")
-    frames = [] if is_several else list(itertools.islice(read_frames(source), 2))
-    if len(frames) != 1:
+    name = os.fspath(image)
+    source = Source("image", name) if is_address(name) else file_source(Path(name))
+    if source.kind != "image" or os.path.isdir(name):
         raise DataError(
-            f"{image} is not a single image; use predictor.stream({str(image)!r}), which returns a result for each"
+            f"{name} is not a single image; use predictor.stream({name!r}), which returns a result for each"
         )
-    if frames[0].error is not None:
-        raise frames[0].error
-    return frames[0]
+    return Frame(source, to_bgr(name, channels))
 
 
 def override_settings(settings: InferenceConfig, overrides: dict[str, Any]) -> InferenceConfig:

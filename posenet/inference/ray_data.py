@@ -9,7 +9,7 @@ import numpy as np
 
 from posenet.errors import DataError
 from posenet.images import decode_reduced_image, to_bgr
-from posenet.inference.media.sources import IN_MEMORY, Frame
+from posenet.inference.media.frames import IN_MEMORY, Frame
 from posenet.inference.pipeline import predict_frames
 from posenet.inference.predictor import Predictor
 

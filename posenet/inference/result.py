@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +11,9 @@ from typing import Any, overload
 
 import numpy as np
 
-from posenet.errors import ConfigError, DataError
+from posenet.errors import DataError
 from posenet.images import read_image, write_image
-from posenet.inference.media.sources import Frame
+from posenet.inference.media.frames import Frame
 from posenet.person import Person
 from posenet.skeleton import COCO, Skeleton
 from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, Drawing, draw_people
@@ -115,29 +114,12 @@ class Result(Sequence[Person]):
     def save(self, path: str | Path, **options: Any) -> None:
         """Write the drawing of ``plot`` to an image file, which is replaced if it exists.
 
-        ``DataError`` if the file is the image itself, or it or its format cannot be written.
+        ``DataError`` if the file is the image itself, or its format cannot be written.
         """
         source = self.frame.source.path
         if source is not None and os.path.exists(path) and os.path.samefile(path, source):
             raise DataError(f"{path} is the image that the people were found in; choose another name for the drawing")
-        try:
-            write_image(Path(path), self.plot(**options))
-        except OSError as error:
-            raise DataError(f"cannot write {path}: {error.strerror or error}; choose another name") from error
-
-    def show(self, **options: Any) -> None:
-        """Open the drawing of ``plot`` in the system's image viewer, or in the notebook where there is none.
-
-        ``ConfigError`` if neither can show it.
-        """
-        from PIL import Image, ImageShow
-
-        drawing = Image.fromarray(self.plot(**options)[..., ::-1])
-        # Linux has viewers also where there is no display.
-        has_display = any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
-        can_show = has_display or not sys.platform.startswith("linux") or "IPython" in sys.modules
-        if not (can_show and ImageShow.show(drawing)):
-            raise ConfigError('nothing can show images here; write them to a file with save("drawn.jpg")')
+        write_image(path, self.plot(**options))
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """The people as ``Person.to_dict`` describes them; for pandas, a list of rows."""

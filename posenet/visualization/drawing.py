@@ -32,8 +32,6 @@ KEYPOINT_MIN_SCORE = 0.2
 """Recommended ``keypoint_min_score``."""
 MIN_RELATIVE_SCORE = 0.5
 """A keypoint with a lower score than this share of the mean of its person is probably wrong, and is not drawn."""
-MAX_COORDINATE = 1e6
-"""Keypoints at larger coordinates are not drawn: the fixed-point numbers of OpenCV would overflow."""
 MANY_KEYPOINTS = 40
 """More keypoints, such as those of faces and fingers, are drawn as thin lines without dots: dots would cover them."""
 _FRACTIONAL_BITS = 4
@@ -78,7 +76,7 @@ def draw_people(
         ValueError: ``people`` are something else.
     """
     drawing = to_bgr(image, channels).copy()
-    everybody = [person.within(MAX_COORDINATE) for person in to_people(people)]
+    everybody = to_people(people)
     is_tracked = any(person.id is not None for person in everybody)
     numbered = [(person, number if person.id is None else person.id) for number, person in enumerate(everybody, 1)]
     shown = [(person, number) for person, number in reversed(numbered) if person.score >= min_score]

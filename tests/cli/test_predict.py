@@ -24,7 +24,7 @@ import pytest
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from posenet.images import read_image, write_image
-from posenet.inference.media.sources import Frame, Source
+from posenet.inference.media.frames import Frame, Source
 from posenet.inference.predict import PredictionSummary
 from posenet.inference.result import Result
 from posenet.person import Person
@@ -162,15 +162,13 @@ def test_outputs_of_others_are_kept_when_a_prediction_starts_with_resume(
     predict: Predict, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("p.csv").write_text("mine")
-    words = ["photos", "--json", "p.json", "--csv", "p.csv", "--resume"]
+    words = ["photos", "--json", "p.jsonl", "--csv", "p.csv", "--resume"]
     assert predict(*words) == 2
     assert "p.csv exists" in capsys.readouterr().err and Path("p.csv").read_text() == "mine"
     Path("p.csv").unlink()
-    for _ in range(2):
-        assert predict(*words) == 0
+    assert predict(*words) == 0
     Path("p.csv").write_text("written until the kill")
     assert predict(*words) == 0 and Path("p.csv").read_text().startswith("file_name")
-    assert {path.name for path in Path().iterdir()} == {"photos", "p.json", "p.jsonl", "p.csv"}
 
 
 @pytest.mark.parametrize(
@@ -179,14 +177,11 @@ def test_outputs_of_others_are_kept_when_a_prediction_starts_with_resume(
         (["nowhere.jpg", "--output", "out"], "no such file"),
         (["photos/a.png", "--output", "photos/b.png"], "cannot write photos/b.png: File exists"),
         (["photos/a.png", "--output", "out.png"], "output out.png would be a folder"),
-        (["photos/a.png", "--json", "people.xml"], "people.xml is no name of a JSON file"),
-        (["photos/a.png", "--output", "out", "--export", "a.txt"], "a.txt is no file for corrections"),
-        (["clip.mp4", "--export", "a.xml"], "clip.mp4 is no single image"),
         (["photos/a.png", "--output", "out", "--set", "model.stacks=2"], "is an exported file"),
         (["photos/a.png", "--output", "out", "--height", "5"], "inference.height"),
         (["photos/a.png", "--output", "out", "--device", "toaster"], "toaster"),
         (["photos/a.png", "--output", "out", "--backend", "torch"], "which PyTorch cannot run"),
-        (["photos/a.png", "--csv", "-", "--resume"], "--resume needs an output"),
+        (["photos/a.png", "--output", "out", "--csv", "p.csv", "--resume"], "--resume needs an output"),
         (["photos/a.png", "--resume"], "--resume needs an output"),
         (["0", "--json", "p.jsonl", "--resume"], "unlike camera 0"),
         (["photos/a.png", "--output", "out", "--show"], "--show needs a display"),
@@ -231,11 +226,11 @@ def test_a_list_on_standard_input(
     names = ["photos/line\nbreak.png", os.fsdecode(b"photos/latin-\xe9.png")]
     for name in names:
         shutil.copy("photos/a.png", name)
-    for name in ("fifo.png", "fifo.gif", "fifo.mp4"):
+    for name in ("fifo.png", "fifo.gif"):
         os.mkfifo(name)
     os.symlink("loop.png", "loop.png")
     os.symlink("/dev/zero", "zero.png")
-    bad = ["fifo.png", "fifo.gif", "fifo.mp4", "loop.png", "zero.png", "gone.png"]
+    bad = ["fifo.png", "fifo.gif", "loop.png", "zero.png", "gone.png"]
 
     def predict_list(data: bytes) -> str:
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
@@ -244,12 +239,9 @@ def test_a_list_on_standard_input(
 
     errors = predict_list(b"".join(b"%s\0" % os.fsencode(name) for name in [*names, *bad]))
     assert [person["file_name"] for person in read_json("people.json")] == names
-    assert "6 of 8 inputs could not be read" in errors
+    assert "5 of 7 images could not be read" in errors
     assert all(f"cannot read {name}: " in errors for name in bad)
     assert "standard input is no list of files" in predict_list(Path("photos/a.png").read_bytes())
-    monkeypatch.setattr("sys.stdin", None)
-    assert predict("-", "--json", "-") == 2
-    assert "standard input is closed" in capsys.readouterr().err
 
 
 def test_a_camera_is_shown_until_the_window_is_closed(predict: Predict, monkeypatch: pytest.MonkeyPatch) -> None:

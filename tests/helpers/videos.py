@@ -13,8 +13,7 @@ import cv2
 import numpy as np
 import pytest
 
-from posenet.inference.media.frames import read_frames
-from posenet.inference.media.sources import Frame
+from posenet.inference.media.frames import Frame, read_frames
 from tests.helpers.spot_networks import spot_image
 
 GREY = np.full((48, 64, 3), 90, np.uint8)
@@ -29,10 +28,9 @@ def grey_image(number: int, size: tuple[int, int] = (48, 64)) -> np.ndarray:
 
 def write_video(path: Path, count: int = 12, size: tuple[int, int] = (48, 64)) -> Path:
     """Write grey frames that grow lighter, ten a second."""
-    from posenet.inference.media.video import VideoWriter
-
+    video = pytest.importorskip("posenet.inference.media.video")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.closing(VideoWriter(path, size, 10)) as writer:
+    with contextlib.closing(video.VideoWriter(path, size, 10)) as writer:
         for number in range(count):
             writer.write(grey_image(number, size), number / 10)
     return path
@@ -40,9 +38,8 @@ def write_video(path: Path, count: int = 12, size: tuple[int, int] = (48, 64)) -
 
 def write_spot_video(path: Path, count: int = 22) -> Path:
     """Write a person of spots, which ``SpotNetwork`` finds, who walks to the right; ten frames a second."""
-    from posenet.inference.media.video import VideoWriter
-
-    with contextlib.closing(VideoWriter(path, (98, 132), 10)) as writer:
+    video = pytest.importorskip("posenet.inference.media.video")
+    with contextlib.closing(video.VideoWriter(path, (98, 132), 10)) as writer:
         for number in range(count):
             writer.write(spot_image(98, 132, (20 + 2 * (number % 30), 20), (90, 60), 4), number / 10)
     return path
@@ -70,14 +67,16 @@ def write_media(
         video.height = 48
         video.pix_fmt = pixels
         video.sample_aspect_ratio = aspect
-        video.codec_context.time_base = Fraction(1, 1000)
+        # AVI has no times: its frames follow each other at the rate of its clock.
+        clock = Fraction(1, 10 if path.suffix == ".avi" else 1000)
+        video.codec_context.time_base = clock
         video.codec_context.max_b_frames = 0
         if sound:
             audio = container.add_stream("aac", rate=48000, layout="mono")
         for number, time in enumerate(times):
             frame = av.VideoFrame.from_ndarray(grey_image(number % 12), format="bgr24")
-            frame.pts = round(time * 1000)
-            frame.time_base = Fraction(1, 1000)
+            frame.pts = round(time / clock)
+            frame.time_base = clock
             container.mux(video.encode(frame))
         container.mux(video.encode(None))
         if sound:
@@ -128,6 +127,7 @@ class FakeCapture:
     @classmethod
     def install(cls, monkeypatch: pytest.MonkeyPatch, count: int) -> threading.Semaphore:
         """Use it instead of cameras; return what requests an image."""
+        pytest.importorskip("posenet.inference.media.video")
         monkeypatch.setattr(cls, "requested", threading.Semaphore(0))
         monkeypatch.setattr(cls, "count", count)
         monkeypatch.setattr(cv2, "VideoCapture", cls)

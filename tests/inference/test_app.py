@@ -17,7 +17,6 @@ import pytest
 
 import posenet
 from posenet.errors import ConfigError
-from posenet.inference.app import _draw_example
 from tests.helpers.image_bytes import encode, with_orientation
 from tests.helpers.spot_networks import LinearSpotNetwork, spot_people_image
 from tests.helpers.videos import read_video
@@ -132,7 +131,7 @@ def test_a_photograph_gives_the_people_of_predict(
 
 @pytest.mark.slow
 def test_a_video_gives_the_people_of_predict(
-    client: Client, clip: Path, predictor: posenet.Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    client: Client, clip: Path, predictor: posenet.Predictor, tmp_path: Path
 ) -> None:
     pytest.importorskip("posenet.inference.tracking")
     drawing, video, text, table, file = find(client, clip, MIN_SCORE)
@@ -141,14 +140,8 @@ def test_a_video_gives_the_people_of_predict(
     assert text == "2 tracked people in 6 video frames"
     assert json.loads(Path(file).read_text()) == expected
     assert {person["id"] for person in expected} == {1, 2}
-    assert table["headers"][:2] == ["second", "person"]
-    moments = [[f"{person['time']:.2f}", str(person["id"])] for person in expected]
-    assert [row[:2] for row in table["data"]] == moments
+    assert table is None
     assert len(read_video(Path(video))) == 6
-    monkeypatch.setattr("posenet.inference.app.MAX_ROWS", 5)
-    _, _, text, table, file = find(client, clip, MIN_SCORE)
-    assert text == "2 tracked people in 6 video frames; the table shows the first 5, the file all"
-    assert [row[:2] for row in table["data"]] == moments[:5] and json.loads(Path(file).read_text()) == expected
 
 
 @pytest.mark.slow
@@ -168,7 +161,7 @@ def test_a_stopped_video_shows_what_has_been_found_and_others_go_on(
 
     monkeypatch.setattr(LinearSpotNetwork, "heatmaps", wait_and_compute)
     stopper = client if own else Client(client.src, verbose=False)
-    job = client.submit(handle_file(str(clip)), MIN_SCORE, 0.2, False, False, api_name="/find")
+    job = client.submit(handle_file(str(clip)), MIN_SCORE, 0.2, False, api_name="/find")
     assert started.wait(START_SECONDS)
     stopper.predict(api_name="/stop")
     stopped.set()
@@ -190,18 +183,6 @@ def test_a_damaged_file_is_named_on_the_page_which_works_on(client: Client, phot
 
 
 @pytest.mark.slow
-def test_a_score_that_is_not_finite_is_refused(client: Client, photo: Path) -> None:
-    import httpx
-
-    [path] = httpx.post(f"{client.src}gradio_api/upload", files={"files": photo.read_bytes()}).json()
-    inputs = [{"path": path, "meta": {"_type": "gradio.FileData"}}, float("nan"), 0.2, True, False]
-    request = {"content": json.dumps({"data": inputs}), "headers": {"content-type": "application/json"}}
-    call = httpx.post(f"{client.src}gradio_api/call/find", **request).json()  # a client in Python refuses NaN
-    answer = httpx.get(f"{client.src}gradio_api/call/find/{call['event_id']}", timeout=START_SECONDS).text
-    assert "nan is not a score between 0 and 1" in answer
-
-
-@pytest.mark.slow
 def test_an_address_that_cannot_be_used_is_named(predictor: posenet.Predictor) -> None:
     pytest.importorskip("gradio", reason="pip install 'simplepose[app]'")
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -209,9 +190,3 @@ def test_an_address_that_cannot_be_used_is_named(predictor: posenet.Predictor) -
         for host, port in (("127.0.0.1", taken), ("127.0.0.1", 70_000), ("192.0.2.1", None)):
             with pytest.raises(ConfigError, match=f"cannot listen at {host}, port {port or 'any'}: "):
                 posenet.app(predictor, host=host, port=port)
-
-
-def test_users_who_ask_for_an_example_at_the_same_time_get_one_each(tmp_path: Path) -> None:
-    pytest.importorskip("posenet.synthetic")
-    first, second = (Path(_draw_example(tmp_path)) for _ in range(2))
-    assert first != second and first.read_bytes() == second.read_bytes()

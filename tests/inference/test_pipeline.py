@@ -14,7 +14,7 @@ import torch
 
 from posenet.devices.ranks import Ranks
 from posenet.inference import pipeline
-from posenet.inference.media.sources import IN_MEMORY, Frame, Source
+from posenet.inference.media.frames import IN_MEMORY, Frame, Source
 from posenet.inference.pipeline import (
     MAX_BLOCK_BATCHES,
     RUNNING_BATCHES,

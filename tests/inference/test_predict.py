@@ -95,7 +95,7 @@ def test_inputs_whose_outputs_are_complete_are_left_out(photos: Path, clip: Path
 def test_files_of_all_people_are_put_together_at_the_end(photos: Path, clip: Path) -> None:
     pytest.importorskip("posenet.inference.tracking")
     inputs = [photos, clip]
-    files = {"json": "p.json", "coco": "c.json", "csv": "p.csv"}
+    files = {"json": "p.jsonl", "coco": "c.json", "csv": "p.csv"}
     predict(inputs, spot_predictor(), **{name: f"whole-{file}" for name, file in files.items()})
     predict(inputs, spot_predictor(), resume=True, **files, **stop_after(5))
     assert len(json.loads(Path("c.json").read_text())["images"]) == 5
@@ -106,7 +106,6 @@ def test_files_of_all_people_are_put_together_at_the_end(photos: Path, clip: Pat
     for file in files.values():
         assert Path(file).read_bytes() == Path(f"whole-{file}").read_bytes()
     assert count_predicted(inputs, resume=True, **files)[0] == 0
-    assert Path("p.jsonl").read_text().count("\n") == 2 + 22 + 1
 
 
 def test_more_inputs_continue_a_file_of_lines(photos: Path) -> None:
@@ -116,21 +115,22 @@ def test_more_inputs_continue_a_file_of_lines(photos: Path) -> None:
     names = [json.loads(line)["file_name"] for line in Path("p.jsonl").read_text().splitlines()]
     assert names == [str(photos / "b.png"), str(photos / "a.png")]
     images = json.loads(Path("c.json").read_text())["images"]
-    assert [image["file_name"] for image in images] == ["a.png", "b.png"], "in the order of the inputs"
+    assert [image["file_name"] for image in images] == ["b.png", "a.png"], "in the order of the lines"
 
 
-def test_an_input_that_could_not_be_read_is_tried_again_and_a_damaged_video_named_again(photos: Path) -> None:
+def test_inputs_that_could_not_be_read_completely_are_tried_again(photos: Path) -> None:
     (photos / "c.png").write_bytes(b"no image")
     cut = write_video(photos / "d.mkv")
     cut.write_bytes(cut.read_bytes()[: cut.stat().st_size * 6 // 10])
     options = {"json": "p.jsonl", "resume": True}
     _, first = count_predicted(photos, **options)
-    number, second = count_predicted(photos, **options)
-    assert number == 0 and second.done == 3
-    assert list(map(str, first.unreadable.values())) == sorted(map(str, second.unreadable.values()))
+    lines = Path("p.jsonl").read_text()
+    _, second = count_predicted(photos, **options)
+    assert second.done == 2 and Path("p.jsonl").read_text() == lines
+    assert list(map(str, first.unreadable.values())) == list(map(str, second.unreadable.values()))
     (photos / "c.png").write_bytes((photos / "a.png").read_bytes())
-    number, third = count_predicted(photos, **options)
-    assert number == 1 and [source.path for source in third.unreadable] == [cut]
+    _, third = count_predicted(photos, **options)
+    assert third.counts["images"] == 1 and [source.path for source in third.unreadable] == [cut]
 
 
 @pytest.mark.parametrize("line", ['{"image_id": 1, "keypoints": []}', "[]", "mine", '{"file_name": 7, "people": []}'])
@@ -142,11 +142,11 @@ def test_a_file_of_lines_of_something_else_is_refused_and_stays(photos: Path, li
 
 
 def test_what_killed_runs_have_left_is_removed(photos: Path) -> None:
-    names = [".p.json.7.tmp", ".p.jsonl.9.tmp", "drawn/.a.png.7.tmp", "drawn/.b.png.8-2.tmp"]
+    names = [".p.csv.7.tmp", ".p.jsonl.9.tmp", "drawn/.a.png.7.tmp", "drawn/.b.png.8-2.tmp"]
     for name in [*names, ".other.json.7.tmp"]:
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).touch()
-    predict(photos, spot_predictor(), json="p.json", output="drawn", resume=True)
+    predict(photos, spot_predictor(), json="p.jsonl", csv="p.csv", output="drawn", resume=True)
     assert not any(Path(name).exists() for name in names) and Path(".other.json.7.tmp").exists()
 
 
@@ -157,7 +157,7 @@ def test_a_drawing_that_its_format_does_not_allow_is_the_error_of_that_input(pho
     huge = np.zeros((2, 20000, 3), np.uint8)  # WebP has at most 16383 pixels
     (photos / "aa.png").write_bytes(encode(huge, ".png"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("posenet.inference.outputs.output_files.drawing_suffix", lambda source: ".webp")
+        patch.setattr("posenet.inference.outputs.drawing_suffix", lambda source: ".webp")
         summary = predict(photos, predictor, output="drawn", json="p.jsonl")
         predict(photos, predictor, output="again", json="people")
     [(source, error)] = summary.unreadable.items()
@@ -365,8 +365,3 @@ def test_a_service_has_no_standard_streams(photos: Path, monkeypatch: pytest.Mon
     (photos / "damaged.png").write_bytes(b"no image")
     summary = posenet.predict(photos, spot_predictor(), output="drawn", json="p.jsonl")
     assert summary.counts["images"] == 2 and sorted(os.listdir("drawn")) == ["a.png", "b.png"]
-
-
-def test_images_need_no_pyav(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("posenet.inference.predict.require_pyav", lambda: pytest.fail("not for images"))
-    assert predict(photos, spot_predictor(), json="p.json").counts["images"] == 2

@@ -130,7 +130,6 @@ def test_one_image_may_be_streamed_and_an_array_of_images_is_several(tmp_path):
     for several in (np.stack([image] * 3), np.array([str(path)] * 3), (path for _ in range(3))):
         assert list(predictor.stream(several)) == [expected] * 3
     assert predictor([image, str(path)]) == [expected] * 2 and predictor([]) == []
-    assert predictor(tmp_path) == predictor(tmp_path / "*.png") == expected
     with pytest.raises(DataError, match="missing.png"):
         predictor("missing.png")
 
@@ -143,7 +142,6 @@ def test_one_image_may_be_streamed_and_an_array_of_images_is_several(tmp_path):
         (np.ones((40, 60, 3)), r"astype\(.uint8.\)"),
         ("data:image/png;base64,abc", "image"),
         (3.5, "float"),
-        ("", "name of an input"),
         ("x" * 300 + ".png", "File name too long"),
     ],
 )
@@ -355,11 +353,9 @@ def test_a_predictor_can_be_sent_to_a_spawned_process(kind, spot_file, tmp_path)
 
 
 def test_what_is_no_single_image_names_the_stream(tmp_path):
-    for name in ("0.png", "1.png"):
-        cv2.imwrite(str(tmp_path / name), make_image((97, 131)))
     (tmp_path / "clip.mp4").write_bytes(b"anything")
     write_animation(tmp_path / "several.gif", 3)
-    for name in (0, *(tmp_path / name for name in (".", "clip.mp4", "*.png", "several.gif"))):
+    for name in (".", "clip.mp4", "several.gif"):
         with pytest.raises(DataError, match=r"predictor\.stream\("):
-            spot_predictor(height=64)(name)
+            spot_predictor(height=64)(tmp_path / name)
     assert spot_predictor(height=64)(write_animation(tmp_path / "one.gif", 1)).image.shape == (48, 64, 3)

@@ -113,17 +113,6 @@ def test_a_limb_and_its_ends_have_outlines():
     assert not drawn[on_limb & (across > width / 2 + outline + 2)].any()
 
 
-def test_keypoints_that_are_not_finite_or_far_away_are_not_drawn(person):
-    lost, damaged = person.keypoints.copy(), person.keypoints.copy()
-    for name, value in (("left_wrist", np.nan), ("right_ankle", -np.inf), ("nose", 1e30)):
-        lost[COCO.index(name)] = 0
-        damaged[COCO.index(name), :2] = value
-    drawn = draw_people(BLACK, [Person(damaged, 0.9)])
-    assert drawn.any() and np.array_equal(drawn, draw_people(BLACK, [Person(lost, 0.9)]))
-    assert draw_people(BLACK, [Person(damaged, 0.9, id=1)]).any()
-    assert not draw_people(BLACK, [Person(np.full((18, 3), np.inf), 0.9)]).any()
-
-
 def test_without_sides_each_person_has_a_colour_and_the_first_is_on_top():
     table = {"keypoints": ["a", "b", "c"], "parts": [["a", "b"], ["b", "c"]]}
     position = np.array([[20, 20, 1], [80, 20, 1], [80, 80, 1]])

@@ -12,7 +12,7 @@ import torch
 from posenet.data.dataset import Batch, PoseDataset
 from posenet.data.store import Store
 from posenet.data.targets import TargetRenderer
-from posenet.inference.media.sources import Source
+from posenet.inference.media.frames import Source
 from posenet.settings import Config
 from posenet.skeleton import COCO
 from posenet.visualization.drawing import MIDDLE, OUTLINE

@@ -1,82 +1,274 @@
-"""From inputs of any kind to frames: ``read_frames``.
-
-Pillow reads files of several images, PyAV videos and streams, OpenCV cameras. Of cameras and live streams always the
-newest image is read.
-"""
+"""From inputs of any kind to frames: ``find_sources`` and ``read_frames``. ``video.py`` reads all but images."""
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import functools
 import importlib.util
-import io
 import itertools
 import logging
 import math
+import numbers
 import os
-import queue
-import threading
-import time
+import re
 from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
+from typing import Literal, TypeAlias, TypeVar, cast
 
-import cv2
 import numpy as np
 from PIL import Image
 
-from posenet.downloading import download_bytes
+from posenet.downloading import (
+    first_bytes,
+    is_address,
+    is_data_address,
+    split_address,
+    without_credentials,
+)
 from posenet.errors import ConfigError, DataError
 from posenet.files import read_input
 from posenet.images import (
+    IMAGE_SUFFIXES,
     ChannelOrder,
     ImageInput,
     decode_reduced_image,
+    find_images,
+    holds_several_images,
     image_errors,
-    image_places,
     is_encoded,
-    open_with_pillow,
+    is_web_page,
     read_image,
     read_image_file,
     to_bgr,
 )
-from posenet.inference.media.sources import (
-    DEFAULT_FRAME_RATE,
-    IN_MEMORY,
-    MAX_UNREADABLE_IN_A_ROW,
-    Frame,
-    FrameSelection,
-    Source,
-    find_sources,
-    plausible_rate,
-)
 from posenet.messages import MAX_REASON, to_single_line
-from posenet.threads import map_in_threads, read_ahead
+from posenet.threads import map_in_threads
 
-if TYPE_CHECKING:
-    from posenet.inference.media.video import PyAVReader
-
+VIDEO_SUFFIXES = frozenset(
+    ".264 .265 .3g2 .3gp .apng .asf .avi .divx .dv .f4v .flv .gif .h264 .h265 .hevc .ivf .m1v .m2ts .m2v .m4v .mjpeg "
+    ".mjpg .mkv .mov .mp4 .mpeg .mpg .mts .mxf .nut .ogv .rm .ts .vob .webm .wmv .y4m".split()
+)
+"""Files that count as videos when a folder is listed."""
+MAX_NAME = 100
+"""Characters of a name that a message shows, where the name may be an image as text."""
+START_BYTES = 4096
+"""How much of a file or of an address is read to see what it is."""
 READ_AHEAD = 8
 """Number of image files or frames of a video that are read before they are requested."""
 READ_THREADS = 4
 """Number of threads that read image files."""
-SHORTEST_MS = 20
-"""Images that state a shorter time, or none, are shown for 100 ms by browsers."""
-REPLACED_MS = 100
-RECONNECT_SECONDS = 60.0
-"""For how long a lost stream is opened again and again."""
-RETRY_SECONDS = 1.0
-"""Pause before every attempt."""
-STOP_CHECK_SECONDS = 0.2
-"""How often a request to stop is looked for while no image of a live source arrives."""
+DEFAULT_FRAME_RATE = 25.0
+"""Frames per second, where a video or a camera states no plausible rate."""
 
 _log = logging.getLogger(__name__)
+
+_CAMERA_NUMBER = re.compile(r"[0-9]{1,4}")
+
+_MAY_HOLD_SEVERAL = frozenset(".apng .avif .gif .png .tif .tiff .webp".split())
+_IMAGE_START = re.compile(
+    rb"\xff\xd8\xff|\x89PNG|GIF8|BM|II\*\0|MM\0\*|RIFF.{4}WEBP|P[2356]\s|....ftyp(avif|hei[cxms]|mif1|msf1)", re.DOTALL
+)
+_ANIMATION_START = re.compile(
+    rb"GIF8|\x89PNG.*acTL|....ftypavis|RIFF.{4}WEBPVP8X.{4}[%b]" % re.escape(bytes(n for n in range(256) if n & 2)),
+    re.DOTALL,
+)
+
+Kind = Literal["image", "video", "camera", "memory"]
+"""An image file with several images is a video. An image that a program holds in memory comes from no file."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Something that frames are read from."""
+
+    kind: Kind
+    location: Path | str | int
+    """The path of a file; an address; of a camera, its number or its device file ``/dev/video0``."""
+    subfolder: Path = Path()
+    """Where a recursive search found it, relative to the folder that was searched."""
+    block: int = field(default=0, compare=False)
+    """Only images of the same block are predicted together; see ``pipeline.split_into_blocks``."""
+
+    @property
+    def path(self) -> Path | None:
+        """The path of a file; None for other sources."""
+        return self.location if isinstance(self.location, Path) else None
+
+    @property
+    def url(self) -> str | None:
+        """The address; None for other sources."""
+        is_url = isinstance(self.location, str) and self.kind != "camera"
+        return str(self.location) if is_url else None
+
+    @property
+    def name(self) -> str:
+        """The path as the user wrote it, the address without a user name and a password, or ``camera 0``."""
+        if self.url is not None:
+            return without_credentials(self.url)
+        return f"camera {self.location}" if self.kind == "camera" else str(self.location)
+
+    @property
+    def stem(self) -> str:
+        """Name of output files, without the suffix."""
+        if self.url is not None:
+            address = split_address(self.url)
+            return Path(address.path).stem or address.hostname or "stream"
+        path = Path(str(self.location))
+        return f"camera-{path.name}" if self.kind == "camera" else path.stem
+
+    @property
+    def suffix(self) -> str:
+        """The suffix of a file or of an address; empty for other sources."""
+        return Path(split_address(self.url).path if self.url is not None else self.path or "").suffix
+
+
+IN_MEMORY = Source("memory", "an image in memory")
+"""The source of an array or a PIL image."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """An image file, or one image of a video, a stream or a camera; or why one could not be read."""
+
+    source: Source
+    image: np.ndarray = field(default_factory=lambda: np.empty((0, 0, 3), np.uint8))
+    """(H, W, 3) BGR uint8; empty if it could not be read."""
+    number: int | None = None
+    """Counts the frames of a source from 0; None for an image file."""
+    seconds: float = 0.0
+    """Time since the source's first frame."""
+    rate: float = 0.0
+    """Frames per second that are read from the source; 0 for an image file."""
+    aspect: float = 1.0
+    """Width of a pixel divided by its height."""
+    expected: int = 0
+    """How many frames are expected from this one to the end of the source; 0 if that is not known."""
+    is_live: bool = False
+    """Whether the source is a camera or a live stream, which does not wait for its reader."""
+    error: DataError | None = None
+    """Why the frame could not be read, or the source could not be opened."""
+    whole_size: tuple[int, int] | None = None
+    """(height, width) of the image file if ``image`` is a reduced copy, of an integer fraction of that size."""
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width) of the image, in whose pixels people are."""
+        return self.whole_size or (self.image.shape[0], self.image.shape[1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrameSelection:
+    """Which frames of a video are read."""
+
+    start: float = 0.0
+    """Seconds after the first frame; earlier frames are skipped."""
+    duration: float = math.inf
+    """Seconds after ``start``; later frames are not read."""
+    stride: int = 1
+    """Every how many frames one is read."""
+
+    def __post_init__(self) -> None:
+        """Raise ``ConfigError`` if a value selects no frame of any video."""
+        is_stride = isinstance(self.stride, numbers.Integral) and self.stride >= 1
+        if not (0 <= self.start < math.inf and self.duration >= 0 and is_stride):
+            values = f"start {self.start}, duration {self.duration} and stride {self.stride}"
+            raise ConfigError(f"{values} select no frame; give seconds >= 0, and a stride >= 1")
+
 
 Item = TypeVar("Item")
 Read = TypeVar("Read")
 FrameInput: TypeAlias = Source | ImageInput | int
 """What frames are read from: the name of something, as ``posenet predict`` takes it, the number of a camera, a source
 that ``find_sources`` has found, or an image in memory."""
+
+
+def find_sources(inputs: Iterable[str | os.PathLike[str] | int | Source], *, recursive: bool = False) -> list[Source]:
+    """Find the sources that files, folders, patterns, addresses and cameras name, each once, in the given order.
+
+    A number that is not the name of a file is a camera. ``DataError`` if an input does not exist or is no image or
+    video, a folder has none, or a pattern has no match.
+    """
+    sources: dict[object, Source] = {}
+    for item in inputs:
+        name = os.fspath(item) if isinstance(item, os.PathLike) else str(item)
+        try:
+            found = [item] if isinstance(item, Source) else list(_expand_input(name, recursive))
+        except (OSError, ValueError) as error:  # the name is too long or none, or a folder may not be read
+            reason = getattr(error, "strerror", None) or error
+            raise DataError(f"cannot read {name[:MAX_NAME]}: {reason}; choose another input") from error
+        for source in found:
+            key = os.path.realpath(source.path) if source.path is not None else source
+            sources.setdefault(key, source)
+    return list(sources.values())
+
+
+def _expand_input(item: str, recursive: bool) -> Iterator[Source]:
+    path = Path(item)
+    if not item:  # as of a variable that is not set
+        raise DataError("the name of an input is empty; give a file, or . for this folder")
+    if is_data_address(item):
+        raise DataError("an input is a data: address; posenet.Predictor takes it as an image, or write it to a file")
+    if _CAMERA_NUMBER.fullmatch(item) and not path.exists():
+        yield Source("camera", int(item))
+    elif path.is_char_device() or (path.parent.name == "dev" and re.fullmatch(r"video\d+", path.name)):
+        yield Source("camera", item)  # also one that is not connected
+    elif is_address(item):
+        yield _named_source(item)
+    else:
+        for file in find_images([item], IMAGE_SUFFIXES | VIDEO_SUFFIXES, recursive=recursive):
+            subfolder = file.parent.relative_to(path) if path.is_dir() else Path()
+            yield file_source(file, subfolder)
+
+
+def parse_standard_input(data: bytes) -> list[Source]:
+    """The sources in a list of files: one path or address per line, or a NUL after each. They are not checked here.
+
+    ``DataError`` if it is something else, such as an image.
+    """
+    if any(byte < 32 and byte not in b"\0\t\n\r" for byte in data[:4096]):
+        raise DataError("standard input is no list of files; write one path per line, in UTF-8")
+    data = data.removeprefix(codecs.BOM_UTF8)
+    entries = data.split(b"\0") if b"\0" in data else [line.strip() for line in data.splitlines()]
+    return [_named_source(os.fsdecode(entry)) for entry in entries if entry]
+
+
+def _named_source(item: str) -> Source:
+    return Source(_kind_of_address(item), item) if is_address(item) else file_source(Path(item))
+
+
+def file_source(path: Path, subfolder: Path = Path()) -> Source:
+    """The source of a file. Its content says what it is, where its suffix allows several kinds or none."""
+    suffix = path.suffix.lower()
+    if suffix in IMAGE_SUFFIXES - _MAY_HOLD_SEVERAL:
+        return Source("image", path, subfolder)
+    if suffix in VIDEO_SUFFIXES - _MAY_HOLD_SEVERAL:
+        return Source("video", path, subfolder)
+    try:
+        start = read_input(path, START_BYTES)
+    except OSError:  # perhaps a FIFO, which Pillow would open and wait for; reading it will report that
+        return Source("image", path, subfolder)
+    if not (_IMAGE_START.match(start) or _ANIMATION_START.match(start)):
+        return Source("image" if suffix in IMAGE_SUFFIXES else "video", path, subfolder)
+    has_several = bool(_ANIMATION_START.match(start))
+    with contextlib.suppress(Exception):  # of a damaged file; reading it reports what is wrong
+        has_several = holds_several_images(path)
+    return Source("video" if has_several else "image", path, subfolder)
+
+
+def _kind_of_address(url: str) -> Kind:
+    """What is at an address, by its suffix, or by its first bytes."""
+    address = split_address(url)
+    suffix = Path(address.path).suffix.lower()
+    if suffix in IMAGE_SUFFIXES - _MAY_HOLD_SEVERAL:
+        return "image"
+    if address.scheme not in ("http", "https") or suffix in VIDEO_SUFFIXES - _MAY_HOLD_SEVERAL:
+        return "video"
+    start = first_bytes(url, START_BYTES)
+    is_image = _IMAGE_START.match(start) and not _ANIMATION_START.match(start)
+    # Reading a web page as an image reports that it is one.
+    return "image" if is_image or is_web_page(start) else "video"
 
 
 def read_frames(
@@ -178,7 +370,9 @@ def read_in_threads(read: Callable[[Item], Read], items: Iterable[Item]) -> Gene
 def require_pyav() -> None:
     """Raise ``ConfigError`` if PyAV is not installed."""
     if importlib.util.find_spec("av") is None:
-        raise ConfigError("videos need the package PyAV, which brings its own FFmpeg: pip install 'simplepose[video]'")
+        raise ConfigError(
+            "videos and cameras need the package PyAV, which brings its own FFmpeg: pip install 'simplepose[video]'"
+        )
 
 
 def _read_image(source: Source, reduction_of: Callable[[tuple[int, int]], int] | None) -> Frame:
@@ -194,158 +388,11 @@ def _read_image(source: Source, reduction_of: Callable[[tuple[int, int]], int] |
 
 
 def _read_video(source: Source, selection: FrameSelection, stop_requested: Callable[[], bool]) -> Iterator[Frame]:
-    """The frames of an animation, a video, a stream or a camera; a last one with the error that ends them."""
+    """The frames of a video, a stream or a camera; a last one with the error that ends them."""
     try:
-        if source.kind == "camera":
-            yield from _read_live(Camera(source), selection, stop_requested)
-        elif source.kind == "animation":
-            yield from read_ahead(_read_animation(source, selection), READ_AHEAD)
-        else:
-            require_pyav()
-            from posenet.inference.media.video import PyAVReader
+        require_pyav()
+        from posenet.inference.media.video import read_video
 
-            reader = PyAVReader(source)
-            if reader.is_live:
-                yield from _read_live(reader, selection, stop_requested)
-            else:
-                with contextlib.closing(reader):
-                    yield from read_ahead(reader.frames(selection), READ_AHEAD)
+        yield from read_video(source, selection, stop_requested)
     except Exception as error:
         yield _failed(source, error)
-
-
-def _read_animation(source: Source, selection: FrameSelection) -> Iterator[Frame]:
-    """The selected images of a file."""
-    data = read_input(str(source.path)) if source.url is None else download_bytes(source.url)
-    image = open_with_pillow(io.BytesIO(data))
-    if image is None:
-        raise DataError(f"{source.name} is damaged: no image can be decoded; copy it or save it again")
-    places = image_places(image)
-    begin_ms = 0.0
-    first_selected: int | None = None
-    for number, place in enumerate(places):
-        image.seek(place)
-        image.load()  # only this reads the time in some formats
-        seconds = begin_ms / 1000
-        # Pages follow each other at the rate of a video.
-        is_page = image.format == "TIFF"
-        duration_ms = 1000 / DEFAULT_FRAME_RATE if is_page else float(image.info.get("duration") or 0)
-        if duration_ms < SHORTEST_MS:
-            duration_ms = REPLACED_MS
-        begin_ms += duration_ms
-        if seconds >= selection.start + selection.duration:
-            return
-        if seconds < selection.start:
-            continue
-        if first_selected is None:
-            first_selected = number
-        if (number - first_selected) % selection.stride == 0:
-            expected = -(-(len(places) - number) // selection.stride)
-            rate = 1000 / duration_ms / selection.stride
-            yield Frame(source, to_bgr(image), number, seconds, rate, expected=expected)
-    if first_selected is None:
-        raise DataError(f"{source.name} has no image after {selection.start:g} s")
-
-
-class Camera:
-    """A camera, through OpenCV; ``DataError`` if there is none, or another program uses it."""
-
-    aspect = 1.0  # of a pixel
-
-    def __init__(self, source: Source) -> None:
-        self.source = source
-        self._capture = cv2.VideoCapture(source.location)  # a number or a device file
-        if not self._capture.isOpened():
-            raise DataError(f"{source.name} cannot be opened; connect it, and close other programs that use it")
-        self.rate = plausible_rate(self._capture.get(cv2.CAP_PROP_FPS))
-
-    def decode(self) -> Iterator[float | None]:
-        """Wait for frame after frame, whose times are unknown; like ``PyAVReader.decode``."""
-        while self._capture.grab():
-            yield math.nan
-
-    def image(self) -> np.ndarray:
-        """The last image, (H, W, 3) BGR uint8; an error if the camera has sent none."""
-        return to_bgr(self._capture.retrieve()[1])
-
-    def close(self) -> None:
-        """Release the device."""
-        self._capture.release()
-
-
-def _read_live(
-    reader: Camera | PyAVReader, selection: FrameSelection, stop_requested: Callable[[], bool]
-) -> Iterator[Frame]:
-    """Yield the newest image of a camera or a stream each time, until the selection ends, or it is lost; then an error.
-
-    Images that arrive before the last was taken are dropped: the stride of the selection does not apply. A stream that
-    is lost is opened again; a camera is not. The reader is closed at the end.
-    """
-    newest: queue.Queue[Frame] = queue.Queue(1)
-    closing = threading.Event()
-    thread = threading.Thread(target=_keep_newest, args=(reader, newest, closing), daemon=True)
-    thread.start()
-    try:
-        while not stop_requested():
-            has_ended = not thread.is_alive()
-            try:
-                frame = newest.get(timeout=STOP_CHECK_SECONDS)
-            except queue.Empty:
-                if has_ended:
-                    yield Frame(reader.source, error=DataError(f"{reader.source.name} delivers no more images"))
-                    return
-                continue
-            if frame.seconds >= selection.start + selection.duration:
-                return
-            if frame.seconds >= selection.start:
-                yield frame
-    finally:
-        closing.set()
-        thread.join()
-
-
-def _keep_newest(reader: Camera | PyAVReader | None, newest: queue.Queue[Frame], closing: threading.Event) -> None:
-    """Keep the newest image in a queue until ``closing`` is set or the source is lost.
-
-    Images that are damaged are dropped like those that come too fast. After many in a row the source counts as lost.
-    """
-    begin: float | None = None
-    numbers = itertools.count()
-    while reader is not None:
-        try:
-            with contextlib.closing(reader):
-                unreadable = 0
-                for seconds_of_stream in reader.decode():
-                    now = time.monotonic()
-                    if closing.is_set():
-                        return
-                    image = None
-                    with contextlib.suppress(Exception):
-                        image = None if seconds_of_stream is None else reader.image()
-                    if image is None:
-                        unreadable += 1
-                        if unreadable == MAX_UNREADABLE_IN_A_ROW:
-                            break
-                        continue
-                    unreadable = 0
-                    begin = now if begin is None else begin
-                    about = next(numbers), now - begin, reader.rate, reader.aspect
-                    with contextlib.suppress(queue.Empty):
-                        newest.get_nowait()
-                    newest.put(Frame(reader.source, image, *about, is_live=True))
-        except Exception as error:  # of whatever library: the source is lost
-            _log.debug("reading %s has failed", reader.source.name, exc_info=error)
-        reader = None if isinstance(reader, Camera) else _reconnect(reader.source, closing)
-
-
-def _reconnect(source: Source, closing: threading.Event) -> PyAVReader | None:
-    """The stream, opened again; None if that did not succeed."""
-    from posenet.inference.media.video import PyAVReader
-
-    if not closing.is_set():
-        _log.warning("%s is lost; connecting again", source.name)
-    deadline = time.monotonic() + RECONNECT_SECONDS
-    while time.monotonic() < deadline and not closing.wait(RETRY_SECONDS):
-        with contextlib.suppress(Exception):
-            return PyAVReader(source)
-    return None

@@ -1,11 +1,19 @@
-"""Videos through PyAV (the extra ``video``), which brings its own FFmpeg: reading frames, and writing drawings."""
+"""Videos and streams through PyAV (the extra ``video``), which brings its own FFmpeg, and cameras through OpenCV.
+
+Of cameras and live streams always the newest image is read. ``VideoWriter`` writes drawings.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
+import logging
 import math
-from collections.abc import Iterator
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, cast
@@ -18,12 +26,24 @@ from av.stream import Disposition, Stream
 from av.video.reformatter import Colorspace, VideoReformatter
 from av.video.stream import VideoStream
 
-from posenet.downloading import split_address
 from posenet.errors import DataError
-from posenet.images import apply_orientation, parse_header
-from posenet.inference.media.sources import MAX_UNREADABLE_IN_A_ROW, Frame, FrameSelection, Source, plausible_rate
+from posenet.images import apply_orientation, parse_header, to_bgr
+from posenet.inference.media.frames import DEFAULT_FRAME_RATE, READ_AHEAD, Frame, FrameSelection, Source
 from posenet.messages import MAX_REASON, to_single_line
+from posenet.threads import read_ahead
 
+RECONNECT_SECONDS = 60.0
+"""For how long a lost stream is opened again and again."""
+RETRY_SECONDS = 1.0
+"""Pause before every attempt."""
+STOP_CHECK_SECONDS = 0.2
+"""How often a request to stop is looked for while no image of a live source arrives."""
+
+MIN_FRAME_RATE = 1.0
+MAX_FRAME_RATE = 480.0
+"""Some files state the ticks of a clock instead of a rate."""
+MAX_UNREADABLE_IN_A_ROW = 100
+"""After this many frames in a row that cannot be decoded, a video counts as ended, and a camera as lost."""
 MAX_MISSING_SHARE = 0.05
 """Share of its length that may be missing at the end of a video: lengths in headers are rough."""
 MAX_MISSING_FRAMES = 3
@@ -32,12 +52,14 @@ SAME_TIME = 1e-6
 """Times that differ by no more seconds are the same: they are sums and quotients, and rounded."""
 CODEC = "libx264"
 CODEC_OPTIONS = {"crf": "20", "preset": "veryfast"}
-TICKS_PER_SECOND = 60000
-"""Clock of written videos."""
+TICK = Fraction(1, 60000)
+"""Clock of written videos, in seconds."""
 MIN_WRITTEN_RATE = 0.001
 """Frames per second of the slowest written video. Files store rates as fractions."""
 _ANY_TAGS: dict[str, Any] = {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
 """How PyAV opens a file whose tags are not UTF-8. From version 19 on it does so by itself."""
+NO_VIDEOS = frozenset(["tty", "tiff_pipe", "webp_pipe"])
+"""Formats of any text, and of files of several images of which FFmpeg reads one at most."""
 PLAYLISTS = frozenset(["hls", "dash"])
 """Formats of lists of the parts of a stream. Their size is that of the list."""
 STREAM_TIMEOUT = 10.0
@@ -48,8 +70,6 @@ STREAM_OPTIONS = {
     "reconnect_delay_max": "5",
     "rtsp_transport": "tcp",
 }
-
-
 IMAGE_CODECS = frozenset(["mjpeg", "png", "apng", "webp"])
 """Codecs whose packets are image files, with EXIF data."""
 _ORIENTATION_OF = {
@@ -57,6 +77,23 @@ _ORIENTATION_OF = {
     (0, 1, 1, 0): 5, (0, 1, -1, 0): 6, (0, -1, -1, 0): 7, (0, -1, 1, 0): 8,
 }  # fmt: skip
 """The EXIF orientation of each display matrix (a, b, c, d): the pixel (x, y) is shown at (a x + c y, b x + d y)."""
+
+_log = logging.getLogger(__name__)
+
+
+def read_video(source: Source, selection: FrameSelection, stop_requested: Callable[[], bool]) -> Iterator[Frame]:
+    """The selected frames of a video, a stream or a camera; ``DataError`` if it cannot be opened or ends early."""
+    reader: Camera | PyAVReader = Camera(source) if source.kind == "camera" else PyAVReader(source)
+    if isinstance(reader, Camera) or reader.is_live:
+        yield from _read_live(reader, selection, stop_requested)
+    else:
+        with contextlib.closing(reader):
+            yield from read_ahead(reader.frames(selection), READ_AHEAD)
+
+
+def plausible_rate(rate: float) -> float:
+    """A stated frame rate, or the default where it is implausible or not a number."""
+    return rate if MIN_FRAME_RATE <= rate <= MAX_FRAME_RATE else DEFAULT_FRAME_RATE
 
 
 class PyAVReader:
@@ -76,8 +113,6 @@ class PyAVReader:
         name, path = source.name, source.path
         if path is not None and not (path.is_file() and path.stat().st_size):  # opening a FIFO would wait
             raise DataError(f"cannot read {name}: it is no file, or empty (0 bytes); copy it or download it again")
-        if path is None and not split_address(name).scheme:  # FFmpeg would try for seconds
-            raise DataError(f"{name} cannot be opened as a video: the address is malformed; correct it")
         how: dict[str, Any] = {"options": STREAM_OPTIONS, "timeout": STREAM_TIMEOUT} if source.url else {}
         try:
             self._container = av.open(source.url or f"file:{path}", **how, **_ANY_TAGS)
@@ -85,11 +120,12 @@ class PyAVReader:
             remedy = "check the address, or download it" if path is None else "it may be cut off or damaged"
             raise DataError(f"{name} cannot be opened as a video: {error.strerror}; {remedy}") from error
         stream = self._container.streams.best("video")
-        if stream is None or stream.codec_context is None or Disposition.attached_pic in stream.disposition:
+        is_refused = self._container.format.name in NO_VIDEOS
+        if is_refused or not stream or not stream.codec_context or Disposition.attached_pic in stream.disposition:
             self._container.close()
             raise DataError(
-                f"{name} has no images in a codec that FFmpeg knows, or only the cover of its sound; convert it to MP4 "
-                "(H.264)"
+                f"{name} has no images in a codec that FFmpeg knows, pages, or only the cover of its sound; convert it "
+                "to MP4 (H.264), or give single images"
             )
         self._stream = cast(VideoStream, stream)
         # Threads that decode several frames at a time would delay a live stream by as many frames. They would also
@@ -103,9 +139,6 @@ class PyAVReader:
         # AVI has no times, and FFmpeg's are wrong if frames are not stored in order: frames follow at a constant rate.
         self._has_times = self._container.format.name != "avi"
         self._first_time = _seconds(stream.start_time, stream) if self._has_times else math.nan
-        self._packets = self._read_packets()
-        self._pending: list[Packet[Any] | None] = []  # were read, but not decoded
-        self._from_time = -math.inf  # frames before this are not complete without frames that were skipped
         self.end = 0.0
         self.length = (self._container.duration or 0) / av.time_base
         if not self._has_times:  # FFmpeg estimates the length of a file that was cut off
@@ -121,12 +154,11 @@ class PyAVReader:
         """
         name = self.source.name
         end = selection.start + selection.duration
-        first = self.seek(selection.start)
-        number = first - 1
+        number = -1
         unreadable = 0  # frames since the last intact one
         seconds = -math.inf
         first_selected: int | None = None
-        for number, stated in enumerate(self.decode(), first):
+        for number, stated in enumerate(self.decode()):
             if stated is None:
                 unreadable += 1
                 if unreadable == MAX_UNREADABLE_IN_A_ROW:
@@ -167,7 +199,7 @@ class PyAVReader:
 
     def decode(self) -> Iterator[float | None]:
         """Decode frame after frame. Yield the time of each in seconds, NaN if unknown; None if it is damaged."""
-        for packet in itertools.chain(self._pending, self._packets):
+        for packet in self._read_packets():
             self._packet = packet
             try:
                 frames = packet.decode() if packet is not None else self._stream.codec_context.decode(None)
@@ -178,9 +210,8 @@ class PyAVReader:
                 seconds = _seconds(frame.pts, self._stream) if self._has_times else math.nan
                 if math.isnan(self._first_time):
                     self._first_time = seconds
-                if not seconds < self._from_time:
-                    self._frame = frame
-                    yield seconds - self._first_time
+                self._frame = frame
+                yield seconds - self._first_time
 
     def _read_packets(self) -> Iterator[Packet[Any] | None]:
         """The packets of the images; None instead of the last, empty one if the file is damaged."""
@@ -202,84 +233,153 @@ class PyAVReader:
         image = self._reformatter.reformat(self._frame, format="bgr24").to_ndarray()
         return np.ascontiguousarray(apply_orientation(image, orientation))
 
-    def seek(self, seconds: float) -> int:
-        """Skip all before the last keyframe before ``seconds``, without decoding it; return its number of frames."""
-        if seconds <= 0 or math.isnan(self._first_time):
-            return 0
-        start = self._first_time + seconds + SAME_TIME
-        times: list[float] = []  # of the frames that are shown
-        for packet in self._packets:
-            time = math.nan if packet is None else _time_shown(packet)
-            if packet is not None and packet.is_keyframe and time <= start:
-                self._from_time = time
-                self._pending.clear()
-            self._pending.append(packet)
-            # Videos that were cut without encoding them again have frames that are not shown.
-            if packet is None or not packet.is_discard:
-                times.append(time)
-            # No later packet is shown before it is decoded.
-            if packet is None or packet.dts is None or _seconds(packet.dts, self._stream) > start:
-                break
-        return sum(time < self._from_time for time in times)
-
     def close(self) -> None:
         """Release the file or the connection."""
         self._container.close()
+
+
+class Camera:
+    """A camera, through OpenCV; ``DataError`` if there is none, or another program uses it."""
+
+    aspect = 1.0  # of a pixel
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self._capture = cv2.VideoCapture(source.location)  # a number or a device file
+        if not self._capture.isOpened():
+            raise DataError(f"{source.name} cannot be opened; connect it, and close other programs that use it")
+        self.rate = plausible_rate(self._capture.get(cv2.CAP_PROP_FPS))
+
+    def decode(self) -> Iterator[float | None]:
+        """Wait for frame after frame, whose times are unknown; like ``PyAVReader.decode``."""
+        while self._capture.grab():
+            yield math.nan
+
+    def image(self) -> np.ndarray:
+        """The last image, (H, W, 3) BGR uint8; an error if the camera has sent none."""
+        return to_bgr(self._capture.retrieve()[1])
+
+    def close(self) -> None:
+        """Release the device."""
+        self._capture.release()
+
+
+def _read_live(
+    reader: Camera | PyAVReader, selection: FrameSelection, stop_requested: Callable[[], bool]
+) -> Iterator[Frame]:
+    """Yield the newest image of a camera or a stream each time, until the selection ends, or it is lost; then an error.
+
+    Images that arrive before the last was taken are dropped: the stride of the selection does not apply. A stream that
+    is lost is opened again; a camera is not. The reader is closed at the end.
+    """
+    newest: queue.Queue[Frame] = queue.Queue(1)
+    closing = threading.Event()
+    thread = threading.Thread(target=_keep_newest, args=(reader, newest, closing), daemon=True)
+    thread.start()
+    try:
+        while not stop_requested():
+            has_ended = not thread.is_alive()
+            try:
+                frame = newest.get(timeout=STOP_CHECK_SECONDS)
+            except queue.Empty:
+                if has_ended:
+                    yield Frame(reader.source, error=DataError(f"{reader.source.name} delivers no more images"))
+                    return
+                continue
+            if frame.seconds >= selection.start + selection.duration:
+                return
+            if frame.seconds >= selection.start:
+                yield frame
+    finally:
+        closing.set()
+        thread.join()
+
+
+def _keep_newest(reader: Camera | PyAVReader | None, newest: queue.Queue[Frame], closing: threading.Event) -> None:
+    """Keep the newest image in a queue until ``closing`` is set or the source is lost.
+
+    Images that are damaged are dropped like those that come too fast. After many in a row the source counts as lost.
+    """
+    begin: float | None = None
+    numbers = itertools.count()
+    while reader is not None:
+        # Whatever a library raises, the source is lost.
+        with contextlib.suppress(Exception), contextlib.closing(reader):
+            unreadable = 0
+            for seconds_of_stream in reader.decode():
+                now = time.monotonic()
+                if closing.is_set():
+                    return
+                image = None
+                with contextlib.suppress(Exception):
+                    image = None if seconds_of_stream is None else reader.image()
+                if image is None:
+                    unreadable += 1
+                    if unreadable == MAX_UNREADABLE_IN_A_ROW:
+                        break
+                    continue
+                unreadable = 0
+                begin = now if begin is None else begin
+                about = next(numbers), now - begin, reader.rate, reader.aspect
+                with contextlib.suppress(queue.Empty):
+                    newest.get_nowait()
+                newest.put(Frame(reader.source, image, *about, is_live=True))
+        reader = None if isinstance(reader, Camera) else _reconnect(reader.source, closing)
+
+
+def _reconnect(source: Source, closing: threading.Event) -> PyAVReader | None:
+    """The stream, opened again; None if that did not succeed."""
+    if not closing.is_set():
+        _log.warning("%s is lost; connecting again", source.name)
+    deadline = time.monotonic() + RECONNECT_SECONDS
+    while time.monotonic() < deadline and not closing.wait(RETRY_SECONDS):
+        with contextlib.suppress(Exception):
+            return PyAVReader(source)
+    return None
 
 
 class VideoWriter:
     """Writes an H.264 video with the exact times of its images; it has no sound.
 
     Args:
-        path: its suffix, one of ``output_files.WRITABLE_VIDEO_SUFFIXES``, gives the format.
+        path: its suffix gives the format; ``posenet.predict`` writes MP4.
         size: (height, width) of the images. The codec needs even sides: an odd side is stretched by one pixel.
         rate: frames per second, on average.
         aspect: width of a pixel divided by its height.
     """
 
     def __init__(self, path: Path, size: tuple[int, int], rate: float, *, aspect: float = 1.0) -> None:
-        suffix = path.suffix.lower()
         exact_rate = Fraction(max(rate, MIN_WRITTEN_RATE)).limit_denominator(1001)
-        # AVI has no times: its frames follow each other at the rate of its clock.
-        self._time_base = Fraction(1, TICKS_PER_SECOND) if suffix != ".avi" else 1 / exact_rate
-        self._size = size
         self._last_tick = -1
         self._start: float | None = None
         self._reformatter = VideoReformatter()
         # The index comes first, so that browsers need not load the whole file before they play it.
-        options = {"movflags": "faststart"} if suffix in (".m4v", ".mov", ".mp4") else {}
-        self._container = av.open(f"file:{path}", "w", options=options)
+        self._container = av.open(f"file:{path}", "w", options={"movflags": "faststart"})
         self._stream = cast(VideoStream, self._container.add_stream(CODEC, exact_rate, options=CODEC_OPTIONS))
         context = self._stream.codec_context
         context.height, context.width = (side + side % 2 for side in size)
         context.pix_fmt = "yuv420p"
-        context.time_base = self._time_base
+        context.time_base = TICK
         context.sample_aspect_ratio = Fraction(aspect).limit_denominator(1000)
         context.colorspace = Colorspace.ITU709
-        # Frames that are stored out of order confuse the length of files with a variable rate, and AVI altogether.
+        # Frames that are stored out of order confuse the length of files with a variable rate.
         context.max_b_frames = 0
         self._container.start_encoding()
 
     def write(self, image: np.ndarray, seconds: float) -> None:
         """Append a (H, W, 3) BGR uint8 image that is shown from ``seconds`` on; times increase, from any first one.
 
-        An image of another shape gets black borders, and one of another size is resized: nothing is distorted.
+        One of another size is resized.
         """
-        (height, width), (rows, columns) = self._size, image.shape[:2]
-        if abs(rows * width - columns * height) > max(height, width):  # more than a rounded pixel
-            below = max(0, round(columns * height / width) - rows)
-            beside = max(0, round(rows * width / height) - columns)
-            borders = below // 2, below - below // 2, beside // 2, beside - beside // 2
-            image = cv2.copyMakeBorder(image, *borders, cv2.BORDER_CONSTANT)
         if self._start is None:
             self._start = seconds
         time = seconds - self._start
-        self._last_tick = max(self._last_tick + 1, round(time / self._time_base))
+        self._last_tick = max(self._last_tick + 1, round(time / TICK))
         frame = av.VideoFrame.from_ndarray(image, format="bgr24")
         width, height = self._stream.width, self._stream.height
         frame = self._reformatter.reformat(frame, width, height, "yuv420p", dst_colorspace=Colorspace.ITU709)
         frame.pts = self._last_tick
-        frame.time_base = self._time_base
+        frame.time_base = TICK
         self._container.mux(self._stream.encode(frame))
 
     def close(self) -> None:

@@ -11,15 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from posenet.inference.media.sources import DEFAULT_FRAME_RATE, IN_MEMORY, Source
+from posenet.inference.media.frames import DEFAULT_FRAME_RATE, IN_MEMORY, Source
 from posenet.inference.result import Result
 from posenet.inference.tracking.motion import KEEP_SECONDS, Motion, Smoother
 from posenet.person import Person, to_people
 from posenet.settings import TrackingConfig
 from posenet.skeleton import Skeleton
 
-MAX_COORDINATE = 1e9
-"""Keypoints that are farther away, in pixels, count as not found."""
 MIN_AGREEMENT = 0.02
 """Smallest agreement, 0-1, of a person with a track's prediction (``Motion.similarity``): people who jump are kept."""
 MAX_MISSES = 1
@@ -27,8 +25,6 @@ MAX_MISSES = 1
 PATIENCE = 2.0
 """A confirmed track survives without its person for this many times the time from the first to the last sighting. If
 tracks of false people, who are seen for a moment, survived longer, they would attract other people."""
-LOOK_BACK_BYTES = 256 * 2**20
-"""Largest memory of the images that wait until their people are confirmed."""
 
 _log = logging.getLogger(__name__)
 
@@ -95,7 +91,7 @@ class Tracker:
         """The people of the next frame, each with its track, which a later frame may confirm; see ``update``."""
         if not (math.isfinite(time) and time >= self._time):
             raise ValueError(f"frame at {time} s after a frame at {self._time} s: give the times in order")
-        people = [person.within(MAX_COORDINATE) for person in to_people(people)]
+        people = to_people(people)
         for person in people:
             self._skeleton = self._skeleton or person.skeleton
             if person.skeleton != self._skeleton:
@@ -163,7 +159,6 @@ def track_people(results: Iterable[Result], settings: TrackingConfig) -> Iterato
     as frames of one video.
     """
     source: Source | None = None
-    last_number = -1
     tracker, seconds = Tracker(settings), -math.inf
     waiting: deque[tuple[Result, list[tuple[Person, Track]], float]] = deque()
 
@@ -179,8 +174,7 @@ def track_people(results: Iterable[Result], settings: TrackingConfig) -> Iterato
             time = count / DEFAULT_FRAME_RATE
             frame = dataclasses.replace(frame, number=count, seconds=time, rate=DEFAULT_FRAME_RATE)
             result = dataclasses.replace(result, frame=frame)
-        is_next = frame.number is None or frame.number > last_number  # a video may follow itself
-        if frame.source != source or not is_next:
+        if frame.source != source:
             while waiting:
                 yield take_first()
             source, tracker, seconds = frame.source, Tracker(settings), -math.inf
@@ -190,14 +184,12 @@ def track_people(results: Iterable[Result], settings: TrackingConfig) -> Iterato
                 )
         people: list[tuple[Person, Track]] = []
         if frame.number is not None:
-            last_number = frame.number
             seconds = max(seconds, frame.seconds)  # the clock of a damaged stream may jump back
             people = tracker.follow(result.people, seconds)
         waiting.append((result, people, seconds))
         while waiting and (
             frame.is_live
             or all(track.id or track.is_over for _, track in waiting[0][1])  # nobody can be confirmed later
-            or sum(result.frame.image.nbytes for result, *_ in waiting) > LOOK_BACK_BYTES
         ):
             yield take_first()
     while waiting:

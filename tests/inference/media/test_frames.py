@@ -1,27 +1,133 @@
-"""From inputs to frames, and from frames to people."""
+"""What inputs name: files, folders, patterns, addresses, cameras and lists; and their frames."""
 
 from __future__ import annotations
 
-import itertools
 import sys
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 from PIL import Image
 
-from posenet.errors import ConfigError
+from posenet.errors import ConfigError, DataError
 from posenet.images import write_image
-from posenet.inference.media.frames import read_frames
-from posenet.inference.media.sources import (
-    Source,
-    parse_standard_input,
-)
-from tests.helpers.media_server import IMAGES_PER_CONNECTION, media_server
-from tests.helpers.videos import GREY, FakeCapture, grey_image, write_animation, write_video
+from posenet.inference.media.frames import Source, find_sources, parse_standard_input, read_frames
+from tests.helpers.image_bytes import encode
+from tests.helpers.media_server import answer, media_server, raw_server
+from tests.helpers.videos import GREY, write_animation, write_media, write_video
 
-VIDEO = Source("video", Path("v.mp4"))
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_image(tmp_path / "in" / "000000000139.png", GREY)
+    write_image(tmp_path / "in" / "b.png", GREY)
+    (tmp_path / "in" / "clip.mp4").write_bytes(b"not read here")
+    return tmp_path / "in"
+
+
+def test_every_source_is_found_once_in_the_given_order(folder: Path) -> None:
+    listed = parse_standard_input(f"{folder / 'clip.mp4'}\nmissing.jpg\n".encode())
+    found = find_sources([folder, folder / "b.png", "7", *listed, "7"])
+    assert [(source.kind, source.name) for source in found] == [
+        ("image", str(folder / "000000000139.png")),
+        ("image", str(folder / "b.png")),
+        ("video", str(folder / "clip.mp4")),
+        ("camera", "camera 7"),
+        ("image", "missing.jpg"),
+    ]
+    with pytest.raises(DataError, match="missing"):
+        find_sources([folder / "missing.jpg"])
+
+
+def test_a_file_with_several_names_is_found_once_by_the_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    (folder / "link.png").symlink_to("b.png")
+    assert [source.name for source in find_sources(["link.png", folder / "b.png", "../in/b.png"])] == ["link.png"]
+
+
+def test_a_number_is_a_camera_unless_a_file_has_that_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    (folder / "b.png").rename(folder / "5")
+    assert [source.kind for source in find_sources(["5", "6"])] == ["image", "camera"]
+    with pytest.raises(DataError, match="no such file or folder: 99999999999"):
+        find_sources(["99999999999"])  # no camera can have this number
+
+
+def test_addresses_and_device_files_are_sources() -> None:
+    names = ["https://me:secret@host/a/b.JPG?size=2", "rtsp://host:554/live", "/dev/video3", "http://host/clip.mp4"]
+    by_path = Source("camera", "/dev/v4l/by-path/pci-0000:00:14.0-usb-0:1:1.2")
+    assert by_path.stem == "camera-pci-0000:00:14.0-usb-0:1:1.2"
+    assert [(source.kind, source.name, source.stem, source.suffix.lower()) for source in find_sources(names)] == [
+        ("image", "https://host/a/b.JPG?size=2", "b", ".jpg"),
+        ("video", "rtsp://host:554/live", "live", ""),
+        ("camera", "camera /dev/video3", "camera-video3", ""),
+        ("video", "http://host/clip.mp4", "clip", ".mp4"),
+    ]
+
+
+@pytest.mark.parametrize("data", ["a.png\nb.mp4\r\n\n", " a.png \n\t\nb.mp4", "\ufeffa.png\nb.mp4\n", "a.png\0b.mp4\0"])
+def test_a_list_has_lines_or_nuls(data: str) -> None:
+    sources = parse_standard_input(data.encode())
+    assert [(source.kind, source.name) for source in sources] == [("image", "a.png"), ("video", "b.mp4")]
+
+
+def test_what_is_no_list_is_refused() -> None:
+    with pytest.raises(DataError, match="no list of files"):
+        parse_standard_input(encode(np.zeros((8, 8, 3), np.uint8)))
+
+
+def test_the_first_bytes_say_what_is_at_an_address_without_a_known_suffix(folder: Path) -> None:
+    """Not the type that the server sends."""
+    photo = (folder / "b.png").read_bytes()
+    gif = write_animation(folder / "x.gif", 3).read_bytes()
+    webp = write_animation(folder / "x.webp", 3).read_bytes()
+    header = "Content-Type: application/octet-stream"
+    for body, kind in ((photo, "image"), (gif, "video"), (webp, "video"), (b"--image\r\n", "video")):
+        with raw_server(answer(header, body=body)) as server:
+            addresses = [f"{server.address}/photo?id=3", f"{server.address}/b.gif"]
+            assert [source.kind for source in find_sources(addresses)] == [kind] * 2
+    with media_server(folder) as address:
+        (folder / "photo").write_bytes(photo)
+        known = [f"{address}/{name}" for name in ("live", "photo", "missing", "x.webp")]
+        assert [source.kind for source in find_sources(known)] == ["video", "image", "video", "video"]
+    assert [source.kind for source in find_sources([f"{address}/photo", "http://[::1/x"])] == ["video"] * 2
+
+
+def test_ffmpeg_says_whether_a_named_file_of_an_unknown_suffix_is_a_video(folder: Path) -> None:
+    av = pytest.importorskip("av", reason="needs PyAV (the extra video)")
+    write_video(folder / "a.mkv", count=3).rename(folder / "a.recording")
+    (folder / "b.png").rename(folder / "b.unknown")
+    (folder / "c.txt").write_text("no video\n" * 100)
+    names = [folder / name for name in ("a.recording", "b.unknown", "c.txt")]
+    assert [source.kind for source in find_sources(names)] == ["video", "image", "video"]
+    [text] = read_frames(names[2])
+    assert "c.txt has no images" in str(text.error)
+    assert [frame.number for frame in read_frames(folder / "a.recording")] == [0, 1, 2]
+    with av.open(str(folder / "a.recording")) as container, av.open(str(folder / "d.recording"), "w", "mp4") as copy:
+        copy.metadata["title"] = "in Latin-1"
+        stream = copy.add_stream_from_template(container.streams.video[0])
+        for packet in container.demux(video=0):
+            if packet.dts is not None:
+                packet.stream = stream
+                copy.mux(packet)
+    (folder / "d.recording").write_bytes((folder / "d.recording").read_bytes().replace(b"in Latin", b"in \xe9atin"))
+    assert [frame.number for frame in read_frames(folder / "d.recording")] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("name", ["data:image/png;base64," + "A" * 70_000, "A" * 70_000, "a\0b.png", ""])
+def test_what_is_no_name_of_an_input_is_a_short_error(name: str) -> None:
+    with pytest.raises(DataError) as caught:
+        find_sources([name])
+    assert len(str(caught.value)) < 200
+    assert ("is a data: address" in str(caught.value)) == name.startswith("data:")
+
+
+def test_a_web_page_at_an_address_is_named(tmp_path: Path) -> None:
+    for name in ("watch", "a.jpg"):
+        (tmp_path / name).write_text("<!DOCTYPE html><html><body>a video</body></html>")
+    with media_server(tmp_path) as server:
+        for frame in read_frames([f"{server}/watch", f"{server}/a.jpg"]):
+            assert "is a web page" in str(frame.error)
 
 
 def test_frames_come_in_the_order_of_the_inputs_with_errors_among_them(tmp_path: Path) -> None:
@@ -44,48 +150,12 @@ def test_frames_come_in_the_order_of_the_inputs_with_errors_among_them(tmp_path:
     assert [frame.number for frame in read_frames(clip, start=0.15, duration=0.25, stride=2)] == [2]
 
 
-def test_subfolders_are_searched_on_request(tmp_path: Path) -> None:
-    write_image(tmp_path / "a.png", GREY)
-    write_image(tmp_path / "b" / "c.png", GREY)
-    for inputs in (tmp_path, [tmp_path]):
-        for recursive, names in ((False, ["a"]), (True, ["a", "c"])):
-            assert [frame.source.stem for frame in read_frames(inputs, recursive=recursive)] == names
-
-
-@pytest.mark.parametrize("suffix", [".gif", ".webp", ".png", ".apng", ".avif", ".TIF", ""])
-def test_every_image_of_a_file_with_several_is_read(tmp_path: Path, suffix: str) -> None:
-    """Without a suffix, the content says what it is. Pages have no times: they follow each other like frames."""
-    kind = suffix.lower() or ".gif"
-    path = write_animation(tmp_path / f"x{kind if kind != '.apng' else '.png'}").rename(tmp_path / f"x{suffix}")
-    frames = list(read_frames(path))
-    assert [frame.number for frame in frames] == list(range(20)) and not any(frame.error for frame in frames)
-    step = 1 / 25 if kind == ".tif" else 1 / 10
-    np.testing.assert_allclose([frame.seconds for frame in frames], np.arange(20) * step, atol=1e-3)
-    assert [frame.expected for frame in frames] == list(range(20, 0, -1))
-    for number, frame in enumerate(frames):
-        assert frame.image.shape == (48, 64, 3)
-        assert frame.image.mean() == pytest.approx(grey_image(number % 12).mean(), abs=12)
-    selected = read_frames(path, start=5 * step - 0.001, duration=10 * step, stride=3)
-    assert [frame.number for frame in selected] == [5, 8, 11, 14]
-    path.unlink()
-    [frame] = read_frames(write_animation(tmp_path / f"one{kind if kind != '.apng' else '.png'}", count=1))
-    assert frame.number is None and frame.image.shape == (48, 64, 3)
-
-
 def test_a_small_copy_in_a_tiff_file_is_no_page(tmp_path: Path) -> None:
     images = [Image.fromarray(np.full((48, 64, 3), value, np.uint8)) for value in (90, 200)]
     images[1].encoderinfo = {"tiffinfo": {254: 1}}
     images[0].save(tmp_path / "a.tif", save_all=True, append_images=images[1:])
     [frame] = read_frames(tmp_path / "a.tif")
     assert frame.number is None and (frame.image == 90).all()
-
-
-def test_an_animation_that_is_cut_off_gives_the_images_before(tmp_path: Path) -> None:
-    path = write_animation(tmp_path / "x.gif")
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    *frames, last = read_frames(path)
-    assert 3 < len(frames) < 20 and not any(frame.error for frame in frames)
-    assert last.error is None or f"{path} cannot be read" in str(last.error)
 
 
 class Strange(Exception):
@@ -95,7 +165,6 @@ class Strange(Exception):
 FAULTS = {
     "images": ("posenet.inference.media.frames.decode_reduced_image", "a.png"),
     "OpenCV": ("cv2.imdecode", "a.png"),
-    "Pillow": ("PIL.GifImagePlugin.GifImageFile.load", "a.gif"),
     "FFmpeg": ("av.open", "a.mp4"),
     "a frame": ("av.VideoFrame.to_ndarray", "a.mp4"),
     "a conversion": ("posenet.inference.media.video.VideoReformatter.reformat", "a.mp4"),
@@ -113,7 +182,6 @@ def test_whatever_a_library_raises_is_the_error_of_that_input(
     pytest.importorskip("av", reason="needs PyAV (the extra video)")
     place, name = FAULTS[fault]
     write_image(tmp_path / "a.png", GREY)
-    write_animation(tmp_path / "a.gif", 3)
     write_video(tmp_path / "a.mp4", count=3)
 
     def fail(*_: object, **__: object) -> None:
@@ -135,7 +203,7 @@ def test_images_and_videos_are_read_from_a_server(tmp_path: Path) -> None:
     """A password may have any signs. This server sends no parts of files; a GIF states no length, but is not live."""
     write_image(tmp_path / "b.png", GREY)
     write_video(tmp_path / "clip.mp4", count=5)
-    write_video(tmp_path / "clip.avi", count=5)
+    write_media(tmp_path / "clip.avi", np.arange(5) / 10)
     write_animation(tmp_path / "x.gif", count=5)
     (tmp_path / "broken.mp4").write_bytes(b"no video")
     with media_server(tmp_path) as server:
@@ -150,60 +218,6 @@ def test_images_and_videos_are_read_from_a_server(tmp_path: Path) -> None:
         assert f"{server}/{name}" in str(frame.error) and reason in str(frame.error)
 
 
-def test_a_live_http_stream_is_connected_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with media_server(tmp_path) as address:
-        frames = []
-        for frame in read_frames(f"{address}/live"):
-            assert frame.is_live and frame.image.shape == (48, 64, 3)
-            frames.append(frame)
-            if frame.number is not None and frame.number > 2 * IMAGES_PER_CONNECTION:
-                break
-    assert "/live is lost; connecting again" in caplog.text
-    assert [frame.number for frame in frames] == sorted({frame.number for frame in frames})
-
-
-def test_a_stream_without_a_server_is_an_error() -> None:
-    [frame] = read_frames("rtsp://me:secret@127.0.0.1:9/live")
-    assert "rtsp://127.0.0.1:9/live cannot be opened" in str(frame.error) and "secret" not in str(frame.error)
-
-
-def test_a_camera_is_read_for_a_given_time_and_a_missing_one_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    request = FakeCapture.install(monkeypatch, count=100_000)
-    for _ in range(100_000):
-        request.release()
-    frames = list(read_frames("0", start=0.05, duration=0.5))
-    assert frames and all(0.05 <= frame.seconds < 0.55 and not frame.error for frame in frames)
-    [missing] = read_frames("17")
-    assert "camera 17 cannot be opened" in str(missing.error)
-
-
-@pytest.mark.parametrize("device", ["0", "/dev/video0"])
-def test_damaged_images_of_a_camera_are_dropped_and_many_in_a_row_end_it(
-    monkeypatch: pytest.MonkeyPatch, device: str
-) -> None:
-    request = FakeCapture.install(monkeypatch, count=10_000)
-    retrieve = FakeCapture.retrieve
-
-    def retrieve_some(capture: FakeCapture) -> tuple[bool, np.ndarray | None]:
-        good, image = retrieve(capture)
-        number = int(image[0, 0, 0])
-        if number == 2:
-            raise cv2.error("an unknown format")
-        return (good, image) if number in (3, 5) else (False, None)
-
-    monkeypatch.setattr(FakeCapture, "retrieve", retrieve_some)
-    frames = []
-    for _ in range(4):
-        request.release()
-    for frame in read_frames(device):
-        frames.append(frame)
-        for _ in range(1 if len(frames) == 1 else 1000):
-            request.release()
-    *images, last = frames
-    assert [(frame.number, int(frame.image[0, 0, 0])) for frame in images] == [(0, 3), (1, 5)]
-    assert images[0].is_live and str(last.error) == f"camera {device} delivers no more images"
-
-
 def test_videos_need_pyav_and_images_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_image(tmp_path / "b.png", GREY)
     (tmp_path / "clip.mp4").write_bytes(b"anything")
@@ -212,15 +226,3 @@ def test_videos_need_pyav_and_images_do_not(tmp_path: Path, monkeypatch: pytest.
     assert len(list(read_frames(tmp_path / "b.png"))) == 1
     with pytest.raises(ConfigError, match=r"PyAV.*simplepose\[video\]"):
         list(read_frames(tmp_path / "clip.mp4"))
-
-
-def test_a_frame_that_cannot_be_used_does_not_end_its_video(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_video(tmp_path / "a.mp4", count=4)
-    number = itertools.count()
-
-    def fail_once(*_: object) -> int:
-        return 1 // (next(number) != 1)
-
-    monkeypatch.setattr("posenet.inference.media.video._orientation_of", fail_once)
-    frames = list(read_frames(path))
-    assert [frame.number for frame in frames] == [0, None, 2, 3] and "frame 1 of" in str(frames[1].error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import os
 import struct
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
@@ -17,11 +18,16 @@ import pytest
 
 from posenet.errors import DataError
 from posenet.images import decode_image
-from posenet.inference.media.frames import read_frames
-from posenet.inference.media.sources import MAX_UNREADABLE_IN_A_ROW, VIDEO_SUFFIXES, Frame, FrameSelection, Source
-from posenet.inference.outputs.output_files import WRITABLE_VIDEO_SUFFIXES
+from posenet.inference.media.frames import (
+    VIDEO_SUFFIXES,
+    Frame,
+    FrameSelection,
+    Source,
+    read_frames,
+)
 from tests.helpers.image_bytes import encode, with_orientation
-from tests.helpers.videos import grey_image, read_video, write_media, write_video
+from tests.helpers.media_server import IMAGES_PER_CONNECTION, media_server
+from tests.helpers.videos import FakeCapture, grey_image, read_video, write_animation, write_media, write_video
 
 av = pytest.importorskip("av", reason="needs PyAV (the extra video)")
 video = pytest.importorskip("posenet.inference.media.video")
@@ -29,9 +35,8 @@ video = pytest.importorskip("posenet.inference.media.video")
 VARIABLE_TIMES = [0.0, 0.04, 0.1, 0.15, 0.6, 1.2, 1.81, 2.4]
 
 
-@pytest.mark.parametrize("suffix", sorted(WRITABLE_VIDEO_SUFFIXES))
-def test_a_written_video_is_read_back_with_its_rate_size_and_times(tmp_path: Path, suffix: str) -> None:
-    path = write_video(tmp_path / f"bild ü{suffix}")
+def test_a_written_video_is_read_back_with_its_rate_size_and_times(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "bild ü.mp4")
     frames = read_video(path)
     assert [(frame.number, frame.error) for frame in frames] == [(number, None) for number in range(12)]
     assert frames[0].rate == 10 and frames[0].aspect == 1
@@ -46,29 +51,10 @@ def test_a_written_video_is_read_back_with_its_rate_size_and_times(tmp_path: Pat
         assert frame.seconds == pytest.approx(frames[frame.number or 0].seconds)
 
 
-@pytest.mark.parametrize("size, borders", [((64, 48), (0, 14)), ((24, 64), (12, 0)), ((96, 128), (0, 0))])
-def test_images_of_another_shape_are_not_distorted(
-    tmp_path: Path, size: tuple[int, int], borders: tuple[int, int]
-) -> None:
-    """As in a video whose frames change their shape: black borders fill the rest."""
-    path = tmp_path / "x.mp4"
-    with contextlib.closing(video.VideoWriter(path, (48, 64), 1)) as writer:
-        writer.write(np.full((48, 64, 3), 90, np.uint8), 0)
-        writer.write(np.full((*size, 3), 200, np.uint8), 1)
-    first, second = (frame.image[..., 0] for frame in read_video(path))
-    assert abs(first.astype(int) - 90).max() < 8
-    above, left = borders
-    is_bright = second > 150
-    rows, columns = np.flatnonzero(is_bright.any(axis=1)), np.flatnonzero(is_bright.any(axis=0))
-    np.testing.assert_allclose([rows[0], 47 - rows[-1]], above, atol=1)
-    np.testing.assert_allclose([columns[0], 63 - columns[-1]], left, atol=1)
-
-
-@pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".mov"])
-def test_every_image_keeps_its_time(tmp_path: Path, suffix: str) -> None:
+def test_every_image_keeps_its_time(tmp_path: Path) -> None:
     images = [grey_image(number) for number in range(8)]
     # Those of a video of which the first seconds are skipped do not begin at 0.
-    path = tmp_path / f"x{suffix}"
+    path = tmp_path / "x.mp4"
     with contextlib.closing(video.VideoWriter(path, (48, 64), 8 / 2.5)) as writer:
         for image, seconds in zip(images, VARIABLE_TIMES):
             writer.write(image, 7 + seconds)
@@ -186,10 +172,10 @@ def test_damaged_frames_are_reported_and_skipped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".avi", ".mkv"])
 def test_a_video_that_was_cut_off_is_reported(tmp_path: Path, suffix: str) -> None:
-    path = write_video(tmp_path / f"clip{suffix}")
+    path = write_media(tmp_path / f"clip{suffix}")
     path.write_bytes(path.read_bytes()[: path.stat().st_size * 6 // 10])
     *frames, last = read_video(path)
-    assert 4 < len(frames) < 9 and f"{path} ends early: it has" in str(last.error)
+    assert 6 < len(frames) < 16 and f"{path} ends early: it has" in str(last.error)
 
 
 @pytest.mark.parametrize(
@@ -209,6 +195,12 @@ def test_a_file_that_is_no_video_is_an_error(
     path.write_bytes(content if isinstance(content, bytes) else path.read_bytes().replace(*content))
     [frame] = read_video(path)
     assert str(path) in str(frame.error) and message in str(frame.error)
+
+
+def test_a_fifo_is_an_error_and_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo.mp4")
+    [frame] = read_frames([Source("video", tmp_path / "fifo.mp4")])
+    assert "it is no file" in str(frame.error)
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="this system does not list open files")
@@ -250,9 +242,6 @@ class ListedTimes(video.PyAVReader):
     def image(self) -> np.ndarray:
         return np.zeros((2, 2, 3), np.uint8)
 
-    def seek(self, seconds: float) -> int:
-        return 0
-
 
 def read(times: Sequence[float | None], **selection: Any) -> list[Frame]:
     frames = []
@@ -276,7 +265,7 @@ def test_damaged_frames_keep_their_numbers_and_are_reported_unless_they_are_the_
         "frame 2 of clip cannot be decoded",
         3,
     ]
-    assert len(read([0.0] + [DAMAGED] * MAX_UNREADABLE_IN_A_ROW + [20.0])) == 1, "too many in a row end the video"
+    assert len(read([0.0] + [DAMAGED] * video.MAX_UNREADABLE_IN_A_ROW + [20.0])) == 1, "too many in a row end the video"
     [frame] = read([DAMAGED] * 3)
     assert isinstance(frame.error, DataError) and "clip is damaged: no frame can be decoded" in str(frame.error)
 
@@ -320,7 +309,7 @@ def test_frames_that_an_edit_list_hides_do_not_count(tmp_path: Path) -> None:
 
 
 def test_a_start_and_an_end_at_the_times_of_frames_are_exact_where_a_file_has_no_times(tmp_path: Path) -> None:
-    path = write_video(tmp_path / "a.avi")
+    path = write_media(tmp_path / "a.avi")
     for number in range(1, 9):
         part = read_video(path, start=number / 10, duration=0.3)
         assert [frame.number for frame in part] == [number, number + 1, number + 2]
@@ -365,3 +354,91 @@ def test_sound_with_a_cover_is_no_video(tmp_path: Path) -> None:
         container.mux(packet)
     [frame] = read_frames(path)
     assert str(path) in str(frame.error) and "cover" in str(frame.error)
+
+
+@pytest.mark.parametrize("suffix", [".gif", ".png", ".apng", ".avif", ""])
+def test_every_image_of_a_file_with_several_is_read(tmp_path: Path, suffix: str) -> None:
+    """Without a suffix, the content says what it is."""
+    kind = suffix.lower() or ".gif"
+    path = write_animation(tmp_path / f"x{kind if kind != '.apng' else '.png'}").rename(tmp_path / f"x{suffix}")
+    frames = list(read_frames(path))
+    assert [frame.number for frame in frames] == list(range(20)) and not any(frame.error for frame in frames)
+    np.testing.assert_allclose([frame.seconds for frame in frames], np.arange(20) / 10, atol=1e-3)
+    for number, frame in enumerate(frames):
+        assert frame.image.shape == (48, 64, 3)
+        assert frame.image.mean() == pytest.approx(grey_image(number % 12).mean(), abs=12)
+    path.unlink()
+    [frame] = read_frames(write_animation(tmp_path / f"one{kind if kind != '.apng' else '.png'}", count=1))
+    assert frame.number is None and frame.image.shape == (48, 64, 3)
+
+
+@pytest.mark.parametrize("suffix", [".webp", ".tif"])
+def test_several_images_of_which_ffmpeg_reads_one_at_most_are_refused(tmp_path: Path, suffix: str) -> None:
+    [frame] = read_frames(write_animation(tmp_path / f"x{suffix}"))
+    assert "give single images" in str(frame.error)
+
+
+def test_a_live_http_stream_is_connected_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with media_server(tmp_path) as address:
+        frames = []
+        for frame in read_frames(f"{address}/live"):
+            assert frame.is_live and frame.image.shape == (48, 64, 3)
+            frames.append(frame)
+            if frame.number is not None and frame.number > 2 * IMAGES_PER_CONNECTION:
+                break
+    assert "/live is lost; connecting again" in caplog.text
+    assert [frame.number for frame in frames] == sorted({frame.number for frame in frames})
+
+
+def test_a_stream_without_a_server_is_an_error() -> None:
+    [frame] = read_frames("rtsp://me:secret@127.0.0.1:9/live")
+    assert "rtsp://127.0.0.1:9/live cannot be opened" in str(frame.error) and "secret" not in str(frame.error)
+
+
+def test_a_camera_is_read_for_a_given_time_and_a_missing_one_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = FakeCapture.install(monkeypatch, count=100_000)
+    for _ in range(100_000):
+        request.release()
+    frames = list(read_frames("0", start=0.05, duration=0.5))
+    assert frames and all(0.05 <= frame.seconds < 0.55 and not frame.error for frame in frames)
+    [missing] = read_frames("17")
+    assert "camera 17 cannot be opened" in str(missing.error)
+
+
+@pytest.mark.parametrize("device", ["0", "/dev/video0"])
+def test_damaged_images_of_a_camera_are_dropped_and_many_in_a_row_end_it(
+    monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    request = FakeCapture.install(monkeypatch, count=10_000)
+    retrieve = FakeCapture.retrieve
+
+    def retrieve_some(capture: FakeCapture) -> tuple[bool, np.ndarray | None]:
+        good, image = retrieve(capture)
+        number = int(image[0, 0, 0])
+        if number == 2:
+            raise cv2.error("an unknown format")
+        return (good, image) if number in (3, 5) else (False, None)
+
+    monkeypatch.setattr(FakeCapture, "retrieve", retrieve_some)
+    frames = []
+    for _ in range(4):
+        request.release()
+    for frame in read_frames(device):
+        frames.append(frame)
+        for _ in range(1 if len(frames) == 1 else 1000):
+            request.release()
+    *images, last = frames
+    assert [(frame.number, int(frame.image[0, 0, 0])) for frame in images] == [(0, 3), (1, 5)]
+    assert images[0].is_live and str(last.error) == f"camera {device} delivers no more images"
+
+
+def test_a_frame_that_cannot_be_used_does_not_end_its_video(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_video(tmp_path / "a.mp4", count=4)
+    number = itertools.count()
+
+    def fail_once(*_: object) -> int:
+        return 1 // (next(number) != 1)
+
+    monkeypatch.setattr("posenet.inference.media.video._orientation_of", fail_once)
+    frames = list(read_frames(path))
+    assert [frame.number for frame in frames] == [0, None, 2, 3] and "frame 1 of" in str(frames[1].error)

@@ -13,7 +13,7 @@ import pytest
 from posenet import Person, Skeleton, Tracker
 from posenet.errors import DataError
 from posenet.images import write_image
-from posenet.inference.media.sources import Frame, Source
+from posenet.inference.media.frames import Frame, Source
 from posenet.inference.predict import predict
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
@@ -154,23 +154,9 @@ def test_memory_does_not_grow_with_the_number_of_people() -> None:
     rng = np.random.default_rng(4)
     tracker = Tracker(TrackingConfig(smooth=True, confirm_frames=1))
     for number in range(150):
-        tracker.update([person_at(x) for x in rng.uniform(0, 1e6, 3)], number / 5)
+        tracker.update([person_at(x) for x in rng.uniform(0, 9e5, 3)], number / 5)
     assert len(tracker._tracks) <= 3 * 5 * KEEP_SECONDS + 3
     assert len(tracker._smoother._states) <= 3 * 5 * KEEP_SECONDS + 3
-
-
-@pytest.mark.parametrize("x", [math.nan, math.inf, 1e30])
-def test_keypoints_that_are_not_finite_or_far_away_count_as_not_found(x: float) -> None:
-    """A smoothed keypoint must not stay lost after it."""
-    tracker = Tracker(TrackingConfig(confirm_frames=1, smooth=True))
-    tracker.update([person_at(100)], 0.0)
-    damaged = person_at(100)
-    damaged.keypoints[0, 0] = x
-    (person,) = tracker.update([damaged], 0.04)
-    assert person.id == 1
-    assert person.keypoints[0].tolist() == [0, 0, 0]
-    (person,) = tracker.update([person_at(100)], 0.08)
-    np.testing.assert_allclose(person.keypoints, person_at(100).keypoints)
 
 
 @pytest.mark.parametrize("distance, same", [(0, True), (10, True), (130, False), (-300, False)])
@@ -181,14 +167,6 @@ def test_nobody_takes_the_id_of_a_person_who_stood_still_elsewhere(distance: flo
     ids = ids_of([[person_at(500)]] * len(seen) + [[person_at(500 + distance)]] * 5, seen + again)
     assert (ids[-1] == ids[len(seen) - 1]) == same
     assert ids[-1] != [None]
-
-
-def test_a_video_that_follows_itself_is_another_one_for_the_tracker() -> None:
-    frames = [Frame(VIDEO, GREY, number, number / 10) for number in range(3)] * 2
-    people = [person_at(50 + frame.seconds, 50) for frame in frames]
-    results = [Result(frame, [person]) for frame, person in zip(frames, people, strict=True)]
-    tracked = list(track_people(results, TrackingConfig(confirm_frames=3)))
-    assert [result.ids for result in tracked] == [[1]] * 6
 
 
 def test_people_have_their_id_from_their_first_frame_and_a_live_source_does_not_wait() -> None:
@@ -205,14 +183,6 @@ def test_people_have_their_id_from_their_first_frame_and_a_live_source_does_not_
 
     assert ids(is_live=False) == [[1]] * 6
     assert ids(is_live=True) == [[], [], [1], [1], [1], [1]]
-
-
-def test_people_wait_no_longer_than_the_memory_of_their_images_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("posenet.inference.tracking.tracker.LOOK_BACK_BYTES", 2 * 72)
-    frames = [Frame(VIDEO, GREY, number, number / 10) for number in range(8)]
-    results = (Result(frame, [person_at(50, 50)]) for frame in frames)
-    tracked = track_people(results, TrackingConfig(confirm_frames=5))
-    assert [result.ids for result in tracked] == [[], [], *[[1]] * 6]
 
 
 def test_every_video_is_tracked_by_itself_and_images_are_not() -> None:

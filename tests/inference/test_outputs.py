@@ -1,4 +1,6 @@
-"""Files of people: COCO results, COCO data sets and tables."""
+"""Outputs of predictions: names, drawn videos, the window; COCO results, COCO data sets and tables."""
+
+from __future__ import annotations
 
 import contextlib
 import dataclasses
@@ -12,13 +14,19 @@ import pytest
 from posenet.annotations.reader import read_annotation_file
 from posenet.data.build import build_store
 from posenet.data.store import Store
+from posenet.errors import ConfigError
 from posenet.images import read_image, write_image
-from posenet.inference.media.sources import Frame, Source, find_sources, parse_standard_input
-from posenet.inference.outputs.people_files import (
+from posenet.inference.media.frames import Frame, Source, find_sources, parse_standard_input
+from posenet.inference.outputs import (
+    drawing_suffix,
     image_numbers,
+    output_paths,
     record_of,
+    require_display,
+    show_in_window,
     write_coco,
     write_csv,
+    write_drawing,
     write_json,
 )
 from posenet.inference.result import Result
@@ -26,7 +34,7 @@ from posenet.person import Person
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton_file import skeleton_from_table, skeleton_to_table
 from tests.helpers.image_bytes import encode, with_orientation
-from tests.helpers.videos import GREY
+from tests.helpers.videos import GREY, install_window, read_video
 
 PERSON = Person(np.full((18, 3), 0.5, np.float32), 0.75)
 CAMERA = Source("camera", 2)
@@ -40,6 +48,65 @@ SKELETON = Skeleton(
     sigmas=(0.1, 0.1, 0.1),
     drawn=(("top", "left"), ("left", "right"), ("middle", "top")),
 )
+
+
+def test_output_names_are_unique_and_have_writable_formats(tmp_path: Path) -> None:
+    listed = parse_standard_input(b"a.jpg\nx/A.JPG\na.mp4\nb.webm\nc.raw\nd.pgm\ne.gif\ne.mp4\n")
+    sources = [*listed, CAMERA]
+    sources += find_sources(["/dev/video0", "http://host/clip.mp4?a=b", "rtsp://me:secret@host:554/"])
+    paths = output_paths(sources, tmp_path, drawing_suffix)
+    assert [str(path.relative_to(tmp_path)) for path in paths.values()] == [
+        *("a.jpg", "A-2.JPG", "a.mp4", "b.mp4", "c.png", "d.png"),
+        *("e.png", "e.mp4", "camera-2.mp4", "camera-video0.mp4", "clip.mp4", "host.mp4"),
+    ]
+
+
+def test_a_drawn_video_is_there_when_it_is_complete(tmp_path: Path) -> None:
+    pytest.importorskip("posenet.inference.media.video")
+    video = Source("video", tmp_path / "in" / "clip.mp4")
+    path = output_paths([video], tmp_path, drawing_suffix)[video]
+    with write_drawing(path) as write:
+        for number in range(3):
+            write(Frame(video, GREY, number, number / 10, 10.0, aspect=1.5), GREY)
+        assert not path.exists()
+    assert [(frame.rate, frame.aspect) for frame in read_video(tmp_path / "clip.mp4")] == [(10, 1.5)] * 3
+    path = output_paths([CAMERA], tmp_path, drawing_suffix)[CAMERA]
+    with write_drawing(path) as write:
+        for seconds in (0.0, 0.8):
+            write(Frame(CAMERA, GREY, round(seconds), seconds, 10.0), GREY)
+    pace = read_video(tmp_path / "camera-2.mp4")[-1].seconds
+    assert pace == pytest.approx(0.8, abs=1e-3), "the pace is that of the camera"
+
+
+def test_a_missing_display_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISPLAY", ":77")
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    with pytest.raises(ConfigError, match=r"needs a display, and OpenCV cannot open a window here \(DISPLAY=:77;"):
+        require_display()
+
+
+@pytest.mark.parametrize(
+    "number, keys, is_visible, closed",
+    [
+        (0, [ord("q")], True, True),
+        (0, [27], True, True),
+        (0, [ord("n")], True, False),
+        (0, [-1], False, True),
+        (None, [-1, -1, -1, ord("n")], True, False),
+        (None, [-1], False, True),
+        (None, [-1, -1, -1], True, False),
+    ],
+    ids=["q", "escape", "other key", "closed by hand", "an image until a key", "until it is closed", "until a request"],
+)
+def test_when_a_window_is_closed(
+    monkeypatch: pytest.MonkeyPatch, number: int | None, keys: list[int], is_visible: bool, closed: bool
+) -> None:
+    pressed = list(keys)
+    shown = install_window(monkeypatch, lambda: pressed.pop(0), is_visible)
+    closings: list[bool] = []
+    with show_in_window(lambda: keys == [-1] * 3 and not pressed, lambda: closings.append(True)) as show:
+        show(Frame(CAMERA, GREY, number), GREY)
+        assert bool(closings) == closed and len(shown) == 1 and not pressed
 
 
 @pytest.fixture
@@ -64,7 +131,7 @@ def written(tmp_path, monkeypatch):
         writers = [stack.enter_context(file) for file in files.values()]
         for result in results:
             for write in writers:
-                write(result.frame.source, json.loads(json.dumps(record_of(result, ids))))
+                write(json.loads(json.dumps(record_of(result, ids))))
     return {name: Path(name).read_text() for name in files}
 
 
@@ -162,7 +229,7 @@ def test_without_people_the_file_is_an_empty_list_and_an_error_keeps_the_old_fil
 
 
 def write_result(write, result):
-    write(result.frame.source, record_of(result, image_numbers([result.frame.source])))
+    write(record_of(result, image_numbers([result.frame.source])))
 
 
 def image_frame(path, image=GREY):
@@ -173,7 +240,7 @@ def test_ids_are_numbers_only_where_no_two_images_have_the_same():
     names = ["camA/000001.png", "camB/000001.png", "42.jpg", "0042.jpg", "000000000139.jpg", "x.png", f"{10**20}.png"]
     sources = parse_standard_input("\n".join([*names, "139.mp4"]).encode())
     numbers = image_numbers(sources)
-    assert numbers == {sources[4]: 139}
+    assert numbers == {names[4]: 139}
     frames = [*(Frame(source, GREY) for source in sources[:-1]), Frame(sources[-1], GREY, 3), Frame(CAMERA, GREY, 3)]
     ids = [record_of(Result(frame), numbers)["image_id"] for frame in frames]
     assert ids == [*names[:4], 139, *names[5:], "139.mp4#3", "camera 2#3"]

@@ -1,1 +1,0 @@
-"""What prediction writes: drawings, files of people, among them one that shows what is done, and the summary."""
