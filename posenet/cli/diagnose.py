@@ -66,8 +66,7 @@ def write_diagnosis(
 
 def _summarize(diagnosis: Diagnosis) -> str:
     """What costs the AP, as a few lines."""
-    # On the page, the last correction is split into missed people and inexact results.
-    labels = {kind: text.label.lower() for kind, text in TEXTS.items()} | {"missed": "missed or inexact"}
+    labels = {kind: text.label.lower() for kind, text in TEXTS.items()}
     counts, skeleton = diagnosis.counts, diagnosis.matched.skeleton
     missed = skeleton.count(diagnosis.missed_by_threshold[0], "missed")
     lines = [

@@ -22,9 +22,10 @@ from posenet.devices.ranks import SHARE_TIMEOUT_MINUTES, Ranks, run_in_all_proce
 from posenet.errors import ConfigError, DataError
 from posenet.files import check_outputs, write_atomically
 from posenet.images import check_proportions, read_image
+from posenet.inference.averaging import Letterbox
 from posenet.inference.media.frames import read_in_threads
 from posenet.inference.media.sources import Frame, Source
-from posenet.inference.networks import BackendName, Letterbox, device_of_process, is_exported_file
+from posenet.inference.networks import BackendName, device_of_process, is_exported_file
 from posenet.inference.pipeline import predict_frames, split_into_blocks
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result

@@ -20,7 +20,7 @@ from posenet.inference.result import Result
 from posenet.threads import keep_failure
 
 if TYPE_CHECKING:
-    from posenet.inference.networks import InputBatch, PendingMaps
+    from posenet.inference.averaging import InputBatch, PendingMaps
     from posenet.inference.predictor import Predictor
 
 WINDOW_BATCHES = 32

@@ -15,20 +15,11 @@ import numpy as np
 
 from posenet.errors import ConfigError, DataError
 from posenet.images import REDUCTIONS, ChannelOrder, ImageInput, is_encoded, to_bgr
+from posenet.inference.averaging import InputBatch, Letterbox, PendingMaps, prepare_inputs, start_network
 from posenet.inference.decoder.decode import decode
 from posenet.inference.media.frames import FrameInput, read_frames
 from posenet.inference.media.sources import IN_MEMORY, Frame, find_sources
-from posenet.inference.networks import (
-    BackendName,
-    InputBatch,
-    Letterbox,
-    MapFunction,
-    PendingMaps,
-    load_network,
-    prepare_inputs,
-    start_network,
-    wrap_network,
-)
+from posenet.inference.networks import BackendName, MapFunction, load_network, wrap_network
 from posenet.inference.pipeline import predict_frames
 from posenet.inference.result import Result
 from posenet.messages import truncate_for_message

@@ -20,7 +20,7 @@ def test_onnx_runtime_computes_the_maps_of_the_cpu(cuda: torch.device) -> None:
 
     def compute_maps(device: str) -> np.ndarray:
         model = build_onnx(random_network(1), Config()).SerializeToString()
-        compute = ExportedNetwork(model, "onnxruntime", "a.onnx", device=device, amp="auto", threads=None)
+        compute = ExportedNetwork(model, "onnxruntime", "a.onnx", device=device, amp="auto")
         return compute(images)
 
     np.testing.assert_allclose(compute_maps("cuda"), compute_maps("cpu"), atol=1e-2)

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from posenet.errors import CheckpointError, ConfigError, DataError
-from posenet.inference.networks import Letterbox
+from posenet.inference.averaging import Letterbox
 from posenet.inference.predictor import Predictor
 from posenet.model.fused import FusedNetwork
 from posenet.settings import Config, InferenceConfig, load_config
@@ -100,7 +100,7 @@ def test_the_input_is_padded_on_the_right_and_below_and_scaled_to_one():
 
 @pytest.mark.parametrize("shape", [(4000, 6000), (50, 9000), (9000, 50), (1, 1), (2, 70000)])
 def test_the_network_input_stays_below_the_limits(shape, monkeypatch):
-    monkeypatch.setattr("posenet.inference.networks.MAX_WIDTH", 700)
+    monkeypatch.setattr("posenet.inference.averaging.MAX_WIDTH", 700)
     network = SpotNetwork()
     settings = InferenceConfig(height=512, scales=(1.0, 4.0), max_height=600)
     assert Predictor(network, settings)(np.zeros(shape, np.uint8)) == []
@@ -108,7 +108,7 @@ def test_the_network_input_stays_below_the_limits(shape, monkeypatch):
 
 
 def test_an_image_is_resized_to_the_height_times_the_scale(monkeypatch):
-    monkeypatch.setattr("posenet.inference.networks.MAX_WIDTH", 2000)
+    monkeypatch.setattr("posenet.inference.averaging.MAX_WIDTH", 2000)
     predictor = spot_predictor(height=128)
     assert predictor.letterbox((480, 640)) == Letterbox(resized=(128, 171), padded=(128, 192))
     assert predictor.letterbox((480, 640), 0.5) == Letterbox(resized=(64, 85), padded=(64, 128))

@@ -17,8 +17,8 @@ from benchmarks.measuring import Table, measure
 from posenet.cli.options import positive_int
 from posenet.devices.device import cudnn_flags
 from posenet.images import find_images
+from posenet.inference.averaging import InputBatch, PendingMaps
 from posenet.inference.media.sources import Frame
-from posenet.inference.networks import InputBatch, PendingMaps
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
 from posenet.settings import MAP_STRIDE, Config

@@ -58,9 +58,7 @@ def load_exported_file(
         model = read_input(path)
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror}; check the path") from error
-    text = os.environ.get("OMP_NUM_THREADS", "")  # which PyTorch reads too
-    threads = int(text) if text.isdecimal() and int(text) > 0 else None
-    network = ExportedNetwork(model, runtime, str(path), device, amp, threads)
+    network = ExportedNetwork(model, runtime, str(path), device, amp)
     config = read_config(network.properties, str(path))
     size = INPUT_MULTIPLE // MAP_STRIDE
     expected = (1, config.model.skeleton.num_channels, size, size)
@@ -104,16 +102,15 @@ class ExportedNetwork:
         runtime: one of ``RUNTIMES``.
         source: what messages call the file.
         device: a name of PyTorch's devices, a name of the runtime's devices, or "auto".
-        threads: threads on a CPU; None for as many as the runtime chooses.
     """
 
-    def __init__(
-        self, model: bytes, runtime: str, source: str, device: str, amp: Amp | Literal["auto"], threads: int | None
-    ) -> None:
-        self._arguments = (model, runtime, source, device, amp, threads)
+    def __init__(self, model: bytes, runtime: str, source: str, device: str, amp: Amp | Literal["auto"]) -> None:
+        self._arguments = (model, runtime, source, device, amp)
         if not is_installed(runtime):
             raise ConfigError(f"backend {runtime} needs the package {runtime}; pip install 'simplepose[{runtime}]'")
         load = _load_with_openvino if runtime == "openvino" else _load_with_onnxruntime
+        text = os.environ.get("OMP_NUM_THREADS", "")  # which PyTorch reads too; else the runtime chooses
+        threads = int(text) if text.isdecimal() else 0
         try:
             self._compute_maps, self.properties = load(model, device, amp, threads)
         except ConfigError as error:
@@ -131,9 +128,7 @@ class ExportedNetwork:
         return ExportedNetwork, self._arguments
 
 
-def _load_with_openvino(
-    model: bytes, device: str, amp: str, threads: int | None
-) -> tuple[MapFunction, Mapping[str, str]]:
+def _load_with_openvino(model: bytes, device: str, amp: str, threads: int) -> tuple[MapFunction, Mapping[str, str]]:
     """What computes the maps, and the properties in the file."""
     core = _openvino_core()
     name = "CPU" if device == "auto" else device.upper()
@@ -183,9 +178,7 @@ def _openvino_core() -> Any:
     return core
 
 
-def _load_with_onnxruntime(
-    model: bytes, device: str, amp: str, threads: int | None
-) -> tuple[MapFunction, Mapping[str, str]]:
+def _load_with_onnxruntime(model: bytes, device: str, amp: str, threads: int) -> tuple[MapFunction, Mapping[str, str]]:
     """What computes the maps, and the properties in the file."""
     import onnxruntime
 
@@ -198,7 +191,7 @@ def _load_with_onnxruntime(
     elif device not in ("auto", "cpu"):
         raise ConfigError(f"ONNX Runtime has no device {device!r} here; use the device cpu, or install onnxruntime-gpu")
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads or 0
+    options.intra_op_num_threads = threads
     options.log_severity_level = _ORT_ERRORS_ONLY
     session = onnxruntime.InferenceSession(model, options, providers=providers)
     if kind == "cuda" and _CUDA not in session.get_providers():  # it continues on the CPU

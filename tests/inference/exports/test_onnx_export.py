@@ -52,7 +52,7 @@ def images(batch: int, height: int, width: int) -> np.ndarray:
 
 
 def load(model: Any, runtime: str, amp: Any = "off") -> Callable[[np.ndarray], np.ndarray]:
-    return ExportedNetwork(model.SerializeToString(), runtime, "a.onnx", "cpu", amp, 1)
+    return ExportedNetwork(model.SerializeToString(), runtime, "a.onnx", "cpu", amp)
 
 
 def test_a_file_computes_the_maps_of_pytorch_for_any_shape(network: PoseNet, model: Any, runtime: str) -> None:

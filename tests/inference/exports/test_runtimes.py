@@ -43,18 +43,6 @@ def test_an_exported_file_finds_the_people_that_pytorch_finds(
         assert one.score == pytest.approx(other.score, abs=1e-4)
 
 
-def test_an_exported_file_runs_in_as_many_threads_as_the_variable_says(
-    spot_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    load = Mock(side_effect=ConfigError("seen"))
-    monkeypatch.setattr("posenet.inference.exports.runtimes.ExportedNetwork", load)
-    for value, threads in (("", None), ("3", 3), ("0", None), ("all", None)):
-        monkeypatch.setenv("OMP_NUM_THREADS", value)
-        with pytest.raises(ConfigError, match="seen"):
-            Predictor(spot_file, backend="onnxruntime")
-        assert load.call_args.args[5] == threads
-
-
 @pytest.mark.slow
 def test_openvino_computes_the_same_where_a_variable_limits_the_instructions_of_pytorch(
     spot_file: Path, tmp_path: Path
@@ -163,7 +151,7 @@ def test_onnx_runtime_uses_cuda_where_it_has_it(spot_file: Path, monkeypatch: py
     onnxruntime = pytest.importorskip("onnxruntime")
 
     def load(device: str, amp: Any = "auto") -> Any:
-        ExportedNetwork(spot_file.read_bytes(), "onnxruntime", "a.onnx", device, amp, 3)
+        ExportedNetwork(spot_file.read_bytes(), "onnxruntime", "a.onnx", device, amp)
         return session.call_args.kwargs["providers"]
 
     session = Mock(wraps=onnxruntime.InferenceSession)
@@ -194,10 +182,13 @@ def test_openvino_gets_the_device_the_precision_and_the_threads(monkeypatch: pyt
     monkeypatch.setattr("posenet.inference.exports.runtimes._openvino_core", lambda: core)
 
     def load_bytes(device: str, amp: Any) -> Any:
-        ExportedNetwork(b"a", "openvino", "a.onnx", device, amp, 3)
+        ExportedNetwork(b"a", "openvino", "a.onnx", device, amp)
         return core.compile_model.call_args.args[1:]
 
     latency = {"PERFORMANCE_HINT": "LATENCY"}
+    monkeypatch.setenv("OMP_NUM_THREADS", "all")
+    assert load_bytes("auto", "auto") == ("CPU", latency)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
     on_cpu = latency | {"INFERENCE_NUM_THREADS": 3}
     assert load_bytes("auto", "auto") == ("CPU", on_cpu)
     assert load_bytes("cpu", "bf16") == ("CPU", on_cpu | {"INFERENCE_PRECISION_HINT": "bf16"})
