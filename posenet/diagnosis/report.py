@@ -9,10 +9,11 @@ beside the opened image says about it.
 from __future__ import annotations
 
 import base64
+import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import cv2
 import numpy as np
@@ -48,64 +49,6 @@ MARGIN = 40
 """Distance of the frame around a person from the keypoints."""
 
 
-class Kind(NamedTuple):
-    """How the page names a kind and explains it."""
-
-    label: str
-    meaning: str
-    remedy: str = ""
-    """What to try."""
-
-
-LARGER_INPUT = "Predict at a larger input size; then train longer or with more stacks."
-TEXTS = {
-    "ap": Kind("AP", "The average precision of the results as they are."),
-    "good": Kind("Good", "The keypoint is where it should be: its similarity is at least 0.85."),
-    "miss": Kind(
-        "Misplaced",
-        "A keypoint is far from where it should be, and on that of no other person either.",
-        "Train longer, or on more images like those below; see which keypoints and groups of people have most of them.",
-    ),
-    "swap": Kind(
-        "Swap",
-        "A keypoint lies on the same or the mirrored keypoint of another person.",
-        "Train on more images of people that overlap, or predict at a larger input size.",
-    ),
-    "inversion": Kind(
-        "Inversion",
-        "Left and right of the same person are exchanged.",
-        "Check left and right in the training labels (posenet annotations lint), then train longer.",
-    ),
-    "jitter": Kind(
-        "Jitter",
-        "A keypoint is near the right place but not exact: its similarity is 0.5 to 0.85.",
-        LARGER_INPUT,
-    ),
-    "score": Kind(
-        "Score",
-        "The scores rank the results in another order than their true OKS.",
-        "Look at results with high scores where no person is, and at good ones with low scores.",
-    ),
-    "background": Kind(
-        "Background",
-        "A result matches no person. It costs nothing in turn, because corrected scores rank it last.",
-        "Look whether they are people that are not annotated; else train on images with such backgrounds.",
-    ),
-    "missed": Kind(
-        "Missed person",
-        "No result matches the person even at OKS 0.50.",
-        "See which sizes and groups are missed; small people need a larger input size.",
-    ),
-    "inexact": Kind(
-        "Inexact",
-        "A result matches the person at OKS 0.50, but not at stricter thresholds, even after the corrections: good "
-        "keypoints are not exact either.",
-        LARGER_INPUT,
-    ),
-}
-"""Texts of the stages and of the kinds of keypoints on the page."""
-
-
 def write_report(
     diagnosis: Diagnosis,
     output_dir: str | Path,
@@ -133,7 +76,7 @@ def write_report(
         lstrip_blocks=True,
     )
     environment.filters |= FILTERS | {"people": lambda count: f"{count:,} {noun_of(count, skeleton.category)}"}
-    style, script = (Markup(loader.get_source(environment, name)[0]) for name in ("style.css", "gallery.js"))
+    style, script, kinds = (loader.get_source(environment, n)[0] for n in ("style.css", "gallery.js", "kinds.toml"))
     keypoints = [(name, counts, sum(counts.values())) for name, counts in diagnosis.keypoints.items()]
     page = environment.get_template("page.html").render(
         diagnosis=diagnosis,
@@ -141,12 +84,15 @@ def write_report(
         keypoints=sorted(keypoints, key=lambda row: row[1]["good"] / row[2] if row[2] else 1.0),  # most errors first
         tiles=_make_tiles(diagnosis, images_dir, min_score, progress=progress),
         provenance=provenance,
-        style=style,
-        script=script,
+        style=Markup(style),
+        script=Markup(script),
         skeleton=skeleton,
         person=skeleton.name_objects("Person"),
         people=skeleton.people,
-        kinds={kind: Kind(*map(skeleton.name_objects, texts)) for kind, texts in TEXTS.items()},
+        kinds={
+            kind: {name: skeleton.name_objects(text) for name, text in texts.items()}
+            for kind, texts in tomllib.loads(kinds).items()
+        },
         keypoint_kinds=KEYPOINT_KINDS,
         thresholds=OKS_THRESHOLDS,
         metrics=SHOWN_METRICS,

@@ -23,7 +23,7 @@ from posenet.inference.networks import BackendName, MapFunction, load_network, w
 from posenet.inference.pipeline import predict_frames
 from posenet.inference.result import Result
 from posenet.messages import truncate_for_message
-from posenet.settings import Config, InferenceConfig
+from posenet.settings import Config, InferenceConfig, config_from_dict
 from posenet.settings.sections import MAX_SIDE, advise_on_height
 from posenet.skeleton import Skeleton, load_skeleton
 from posenet.visualization.drawing import MIN_SCORE
@@ -267,22 +267,10 @@ def read_single_image(image: ImageInput, channels: ChannelOrder) -> Frame:
 
 def override_settings(settings: InferenceConfig, overrides: dict[str, Any]) -> InferenceConfig:
     """Settings with other values of some keys; ``ConfigError`` if a key is unknown or a value is out of range."""
-    known = dataclasses.asdict(InferenceConfig())
-    if unknown := overrides.keys() - known.keys():
-        raise ConfigError(
-            f"unknown setting inference.{min(unknown)}; known are {', '.join(known)}; "
-            "min_score, device, amp and backend are arguments of Predictor"
-        )
-    changes = dict(overrides)
-    try:
-        if "scales" in changes:
-            changes["scales"] = tuple(changes["scales"])  # flags are lists
-        changed = dataclasses.replace(settings, **changes)
-        if not isinstance(changed.flip, (bool, np.bool_)):
-            raise TypeError("flip must be True or False")
-    except (TypeError, ValueError) as error:  # a text instead of a number, for example
-        defaults = {name: known[name] for name in overrides}
-        raise ConfigError(f"inference settings {overrides}: {error}; the defaults are {defaults}") from error
+    of_numpy = (np.generic, np.ndarray)
+    plain = {key: value.tolist() if isinstance(value, of_numpy) else value for key, value in overrides.items()}
+    tables = {"inference": dataclasses.asdict(settings) | plain}
+    changed = config_from_dict(tables, "arguments besides min_score, device, amp and backend").inference
     if "height" in overrides and changed.height > changed.max_height:
         raise ConfigError(
             f"inference.height {changed.height} is above inference.max_height {changed.max_height}, to which images "

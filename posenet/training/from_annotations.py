@@ -223,13 +223,10 @@ def conclude(data: PreparedData, progress: bool) -> None:
         _log.warning("%s", warning)
     if evaluation.images < FEW_IMAGES:
         _log.warning("An AP on %s depends on chance; give %d or more for validation (--val)", count, FEW_IMAGES)
-    if advice := evaluation.advise_on_min_score():
-        _log.info("%s", advice)
     if ap < LOW_AP:
         _log.warning("Almost nothing is found: give more epochs (--epochs), or read posenet docs troubleshooting")
     sheet = data.folder / DRAWINGS_FOLDER / f"epoch_{read_checkpoint(best)['progress']['epoch']:04d}.jpg"
     if sheet.exists():  # of the epoch after which the checkpoint was saved
         _log.info("Annotations beside what was found: %s", sheet)
     words = ["IMAGES", "--checkpoint", best, "--output", data.folder / "drawn"]
-    words += ["--min-score", f"{evaluation.min_score:g}"] if advice else []
     _log.info("Next: %s", command_line("predict", *words))

@@ -37,7 +37,7 @@ from posenet.skeleton import Skeleton
 from posenet.training.batches import errors_of_data, log_unreadable, too_many_unreadable
 from posenet.training.loss import sum_per_image
 from posenet.training.step import compute_terms
-from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, MIN_SCORE, draw_people
+from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, draw_people
 from posenet.visualization.sheets import contact_sheet, label_tile
 
 NUM_DRAWN = 4
@@ -130,9 +130,8 @@ class CocoValidation:
         scores = sheet = None
         if self.runtime.is_main:
             all_results = list(itertools.chain.from_iterable(rank_results))
-            evaluation = compute_coco_metrics(all_results, self.split, self.config.model.skeleton)
-            scores = evaluation.metrics
-            drawings = [tile for item in drawn for tile in self._draw(item, evaluation.min_score)]
+            scores = compute_coco_metrics(all_results, self.split, self.config.model.skeleton).metrics
+            drawings = [tile for item in drawn for tile in self._draw(item)]
             sheet = contact_sheet(drawings, columns=4 if len(drawings) > 4 else 2) if drawings else None
         return dict(self.runtime.broadcast_object(scores)), sheet
 
@@ -168,16 +167,15 @@ class CocoValidation:
         self.has_logged_readings = True
         return results
 
-    def _draw(self, item: AnnotatedResult, min_score: float) -> list[np.ndarray]:
-        """Two tiles of one image: the annotated people, and the predicted ones with at least this score."""
+    def _draw(self, item: AnnotatedResult) -> list[np.ndarray]:
+        """Two tiles of one image: the annotated people, and as many predicted ones, those with the best scores."""
         image = item.result.image
         size, annotated_size = item.sizes
         truth = scale_people(self.truth[item.image.id], annotated_size, size)
-        predicted = [person for person in item.result if person.score >= min_score]
+        predicted = item.result[: len(truth)]
         truth_drawing = draw_people(image, truth)
         predicted_drawing = draw_people(image, predicted, keypoint_min_score=KEYPOINT_MIN_SCORE)
         truth_note, predicted_note = (item.result.skeleton.count(len(people)) for people in (truth, predicted))
-        predicted_note += "" if min_score == MIN_SCORE else f", min-score {min_score:g}"
         return [
             label_tile(truth_drawing, item.image.file_name, TILE_SIZE, f"truth: {truth_note}"),
             label_tile(predicted_drawing, "", TILE_SIZE, f"predicted: {predicted_note}"),

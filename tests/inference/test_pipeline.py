@@ -18,7 +18,6 @@ from posenet.inference.media.sources import IN_MEMORY, Frame, Source
 from posenet.inference.pipeline import (
     MAX_BLOCK_BATCHES,
     RUNNING_BATCHES,
-    WINDOW_BATCHES,
     predict_frames,
     split_into_blocks,
 )
@@ -51,13 +50,7 @@ def test_images_of_one_size_run_together_although_others_are_between_them() -> N
     assert noses == [20 + number % 20 for number in range(64)]
 
 
-def test_a_rare_image_waits_no_longer_than_the_window() -> None:
-    batches, _ = predict(frame_of("landscape" if number else "portrait") for number in range(3 * 64))
-    before = (WINDOW_BATCHES * BATCH_SIZE - 1) // BATCH_SIZE
-    assert batches[before] == 1 and sum(batches) == 3 * 64 and batches.count(BATCH_SIZE) == 47
-
-
-def test_large_images_wait_in_smaller_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_wait_for_others_within_a_bound_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "WINDOW_BYTES", 3 * 64 * 128 * 3)
     sizes = ["landscape", "portrait", "square"] * 6
     batches, noses = predict(frame_of(size, number) for number, size in enumerate(sizes))

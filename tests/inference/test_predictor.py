@@ -223,13 +223,14 @@ def test_maps_are_those_of_the_image_without_its_padding():
 @pytest.mark.parametrize(
     "overrides, message",
     [
-        ({"scale": 1.0}, "inference.scale"),
-        ({"conf": 0.5}, "inference.conf.*min_score"),
-        ({"height": "large"}, "'height': 'large'.*512"),
-        ({"scales": "large"}, "'scales': 'large'"),
-        ({"flip": "no"}, "'flip': 'no'"),
+        ({"scale": 1.0}, "inference.scales"),
+        ({"conf": 0.5}, "min_score.*inference.conf"),
+        ({"height": "large"}, "inference.height must be of type int, not 'large'"),
+        ({"scales": "large"}, "inference.scales must be a list, not 'large'"),
+        ({"flip": "no"}, "inference.flip must be of type bool"),
         ({"height": 60_000, "config": Config()}, "inference.max_height"),
         ({"scales": (0.0,)}, "scales"),
+        ({"scales": [1, [2]]}, "scales"),
     ],
 )
 def test_wrong_overrides_are_refused(overrides, message):
