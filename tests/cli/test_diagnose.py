@@ -129,13 +129,6 @@ def test_input_that_does_not_fit_is_refused_before_anything_is_written(
     results = results.rename(tmp_path / "diagnosis.json")
     line = refused(capsys, "--annotations", annotations, "--results", results, "--output", tmp_path)
     assert "would replace an input" in line
-    page = tmp_path / "report.html"
-    page.write_text("mine")
-    results = results.rename(tmp_path / "r.json")
-    line = refused(capsys, "--annotations", annotations, "--results", results, "--output", tmp_path)
-    assert "report.html exists" in line and page.read_text() == "mine"
-    assert run("--annotations", annotations, "--results", results, "--output", tmp_path, "--overwrite") == 0
-    assert page.read_text() != "mine"
 
 
 def test_results_of_other_objects_need_no_skeleton(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

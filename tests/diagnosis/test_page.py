@@ -6,7 +6,6 @@ import base64
 import html
 import json
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -138,15 +137,6 @@ def test_people_and_errors_are_drawn_where_they_are(one: Page) -> None:
         "frame background 166 837 168 336",
         "frame background 1666 837 168 336",
     ]
-
-
-def test_objects_of_another_category_have_its_name(tmp_path: Path) -> None:
-    diagnosis = small_diagnosis(tmp_path)
-    matched = replace(diagnosis.matched, skeleton=replace(COCO, category="bird"))
-    page = Page(write_report(replace(diagnosis, matched=matched), tmp_path / "birds", progress=False))
-    text = page.plain()
-    assert "Missed bird" in text and 'data-name="bird"' in page.text
-    assert not re.findall(r"(?i)\b(?:person|people|nobody)\b", text)
 
 
 def test_results_that_prediction_would_not_show_are_not_drawn_at_first(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """``Predictor``: what it accepts, and where it finds people."""
 
-import base64
 import dataclasses
 import io
 import math
@@ -320,14 +319,10 @@ def test_arrays_that_are_written_to_again_are_not_mixed_up():
 def test_files_in_memory_are_images_alone_and_among_others():
     image = make_image((97, 131))
     data = encode(image, ".png")
-    text = "data:image/png;base64," + base64.b64encode(data).decode()
     predictor = spot_predictor(height=64)
     expected = predictor(image)
-    assert len(expected) == 1
-    given = [data, bytearray(data), memoryview(data), io.BytesIO(data), np.frombuffer(data, np.uint8), text]
-    assert list(predictor.stream(given)) == [expected] * len(given)
-    for item in [*given[:3], io.BytesIO(data), *given[4:]]:
-        assert predictor(item) == expected
+    assert len(expected) == 1 and predictor(data) == expected
+    assert list(predictor.stream([data, io.BytesIO(data), np.frombuffer(data, np.uint8)])) == [expected] * 3
     assert list(predictor.stream(data)) == list(predictor.stream(io.BytesIO(data))) == [expected]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,10 @@ from posenet.images import write_image
 from posenet.inference.exports.onnx_export import (
     CALIBRATION_IMAGES,
     build_onnx,
-    describe_config,
     quantize_onnx,
     read_calibration_images,
 )
-from posenet.inference.exports.runtimes import PROPERTY, ExportedNetwork, read_config
+from posenet.inference.exports.runtimes import PROPERTY, ExportedNetwork
 from posenet.inference.networks import TorchNetwork
 from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
@@ -139,14 +137,6 @@ def test_another_skeleton_and_its_settings_are_in_the_file(tmp_path: Path, runti
     assert predictor.tracking == config.tracking
     maps = predictor(images(1, 64, 64)[0]).maps
     assert maps is not None and len(maps) == skeleton.num_channels
-
-
-def test_an_exported_file_of_an_earlier_version_has_todays_names() -> None:
-    short = Path(__file__).parents[2] / "fixtures" / "coco_short_names.toml"
-    about = json.loads(describe_config(Config(), "float32")[PROPERTY])
-    stored = {key: about[key] for key in ("format", "multiple", "stride", "precision", "inference", "model")}
-    stored["model"]["skeleton"] = tomllib.loads(short.read_text())
-    assert read_config({PROPERTY: json.dumps(stored)}, "a.onnx").model.skeleton == COCO
 
 
 @pytest.fixture(scope="module")
