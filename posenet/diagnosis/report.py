@@ -27,9 +27,9 @@ from posenet.diagnosis.matching import OKS_THRESHOLDS
 from posenet.errors import DataError
 from posenet.files import write_atomically
 from posenet.images import read_image
+from posenet.messages import pluralize
 from posenet.progress_bar import progress_bar
 from posenet.skeleton import Skeleton
-from posenet.skeleton.skeleton import noun_of
 
 REPORT_FILE = "report.html"
 SHOWN_METRICS = ("AP50", "AP75", "APM", "APL", "AR")
@@ -75,7 +75,7 @@ def write_report(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= FILTERS | {"people": lambda count: f"{count:,} {noun_of(count, skeleton.category)}"}
+    environment.filters |= FILTERS | {"people": skeleton.count}
     style, script, kinds = (loader.get_source(environment, n)[0] for n in ("style.css", "gallery.js", "kinds.toml"))
     keypoints = [(name, counts, sum(counts.values())) for name, counts in diagnosis.keypoints.items()]
     page = environment.get_template("page.html").render(
@@ -108,13 +108,13 @@ def write_report(
 
 def _costs(diagnosis: Diagnosis) -> list[dict[str, Any]]:
     """For all kinds in the order of correction: the AP that it gains in turn and alone, and how often it occurs."""
-    people = noun_of(diagnosis.num_people, diagnosis.matched.skeleton.category)
+    people = diagnosis.matched.skeleton.count(diagnosis.num_people)
     missed = diagnosis.missed_by_threshold
     found = {kind: pluralize(count, "keypoint") for kind, count in diagnosis.counts.items()} | {
         "score": NOTHING,
         "background": f"{pluralize(diagnosis.background_by_threshold[0], 'result')} at OKS 0.50",
-        "missed": f"{missed[0]:,} of {diagnosis.num_people:,} {people}",
-        "inexact": f"{missed[-1] - missed[0]:,} more at OKS 0.95",
+        "missed": f"{missed[0]} of {people}",
+        "inexact": f"{missed[-1] - missed[0]} more at OKS 0.95",
     }
     return [
         {"kind": kind, "gain": gain, "alone": diagnosis.alone[kind] - diagnosis.ap, "found": found[kind]}
@@ -122,30 +122,10 @@ def _costs(diagnosis: Diagnosis) -> list[dict[str, Any]]:
     ]
 
 
-def format_ap(value: float) -> str:
-    return NOTHING if value < 0 else f"{value:.3f}"
-
-
-def format_gain(value: float) -> str:
-    """A difference with its sign."""
-    text = f"{value:+.3f}".replace("-", "\N{MINUS SIGN}")
-    return text[1:] if float(text[1:]) == 0 else text
-
-
-def format_share(value: float) -> str:
-    return "<0.1 %" if 0 < value < 0.001 else f"{100 * value:.1f} %"
-
-
-def pluralize(count: int, noun: str) -> str:
-    """``1,234 images``, with a separator of thousands."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 FILTERS = {
-    "ap": format_ap,
-    "gain": format_gain,
-    "count": "{:,}".format,
-    "share": format_share,
+    "ap": lambda value: NOTHING if value < 0 else f"{value:.3f}",
+    "gain": lambda value: f"{round(value, 3) + 0.0:+.3f}",  # no negative zero
+    "share": "{:.1%}".format,
     "pluralize": pluralize,
 }
 

@@ -119,15 +119,6 @@ class InputBatch(NamedTuple):
     """For each scale (N, H, W, 3) BGR uint8."""
 
 
-class PendingMaps(NamedTuple):
-    """The averaged maps of a batch, which a device may still be computing."""
-
-    batch: InputBatch
-    """It stays in memory, because the device may still be copying its inputs."""
-    wait: Callable[[], list[np.ndarray]]
-    """Wait for the device, on any thread, and return (C, h, w) float32 of each image, in its ``decoded_cells``."""
-
-
 def prepare_inputs(network: MapFunction, images: Sequence[np.ndarray], settings: InferenceConfig) -> InputBatch:
     """Resize and pad (H, W, 3) BGR uint8 images, whose network inputs have the same size."""
     batch = InputBatch([], [])
@@ -141,10 +132,11 @@ def prepare_inputs(network: MapFunction, images: Sequence[np.ndarray], settings:
 
 def start_network(
     network: MapFunction, batch: InputBatch, skeleton: Skeleton, *, flip: bool, all_channels: bool
-) -> PendingMaps:
+) -> Callable[[], list[np.ndarray]]:
     """Start to compute the maps of a batch, averaged over its scales and, if ``flip``, over the mirrored images.
 
-    A device averages the maps itself, and this returns without waiting for it. ``all_channels`` adds the maps that
+    A device averages the maps itself, and this returns without waiting for it. What waits, on any thread, is returned:
+    it returns (C, h, w) float32 maps of each image, in its ``decoded_cells``. ``all_channels`` adds the maps that
     nobody is decoded from, person mask and keypoint foreground. ``ValueError`` if the network computes maps of another
     shape: people would be misplaced.
     """
@@ -170,7 +162,7 @@ def start_network(
 
     if not isinstance(network, TorchNetwork):
         cropped = crop(_average(run, batch, mirrored_channels, np.asarray, np.flip, _resample))
-        return PendingMaps(batch, lambda: cropped)
+        return lambda: cropped
     import torch
     from torch.nn import functional as F
 
@@ -182,7 +174,7 @@ def start_network(
     with torch.no_grad():
         averages = _average(run, batch, mirrored_channels, network.to_device, torch.flip, resample)
         wait = network.copy_to_host(averages)
-    return PendingMaps(batch, lambda: crop(wait()))
+    return lambda: crop(wait())  # it keeps the inputs in memory, which the device may still be copying
 
 
 def _resample(cells: np.ndarray, repeated: tuple[int, int], zoom: tuple[float, float]) -> np.ndarray:

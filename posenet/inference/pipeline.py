@@ -9,7 +9,7 @@ import math
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,7 +20,7 @@ from posenet.inference.result import Result
 from posenet.threads import keep_failure
 
 if TYPE_CHECKING:
-    from posenet.inference.averaging import InputBatch, PendingMaps
+    from posenet.inference.averaging import InputBatch
     from posenet.inference.predictor import Predictor
 
 WINDOW_BYTES = 96 * 2**20
@@ -182,17 +182,17 @@ def _run_batches(
         with clock.at_work("resizing"):
             return predictor.prepare_inputs(images)
 
-    def compute(prepared: Future[InputBatch]) -> PendingMaps:
+    def compute(prepared: Future[InputBatch]) -> Callable[[], list[np.ndarray]]:
         inputs = prepared.result()
         with clock.at_work("network"):
             return predictor.start_network(inputs)
 
-    def decode(started: Future[PendingMaps], frames: Sequence[Frame]) -> list[Result]:
-        pending = started.result()
+    def decode(started: Future[Callable[[], list[np.ndarray]]], frames: Sequence[Frame]) -> list[Result]:
+        wait = started.result()
         with clock.at_work("network"):
-            maps = pending.wait()
+            maps = wait()
         with clock.at_work("decoding"):
-            return predictor.decode_batch(pending, maps, frames)
+            return predictor.decode_batch(maps, frames)
 
     def finish_first() -> Iterator[tuple[int, Result]]:
         batch, results = running.popleft()

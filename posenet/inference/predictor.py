@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import logging
 import os
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from posenet.errors import ConfigError, DataError
 from posenet.images import REDUCTIONS, ChannelOrder, ImageInput, is_encoded, to_bgr
-from posenet.inference.averaging import InputBatch, Letterbox, PendingMaps, prepare_inputs, start_network
+from posenet.inference.averaging import InputBatch, Letterbox, prepare_inputs, start_network
 from posenet.inference.decoder.decode import decode
 from posenet.inference.media.frames import FrameInput, read_frames
 from posenet.inference.media.sources import IN_MEMORY, Frame, find_sources
@@ -197,26 +197,22 @@ class Predictor:
 
     def predict_frame(self, frame: Frame) -> Result:
         """The people in a frame that could be read; the threads of a stream are not needed."""
-        pending = self.start_network(self.prepare_inputs([frame.image]))
-        return self.decode_batch(pending, pending.wait(), [frame])[0]
+        wait = self.start_network(self.prepare_inputs([frame.image]))
+        return self.decode_batch(wait(), [frame])[0]
 
     def prepare_inputs(self, images: Sequence[np.ndarray]) -> InputBatch:
         """Resize and pad (H, W, 3) BGR uint8 images; their network inputs must have the same size."""
         return prepare_inputs(self.network, images, self.settings)
 
-    def start_network(self, batch: InputBatch) -> PendingMaps:
-        """Start to compute the maps of a batch, averaged over the scales and flip, in ``decoded_cells`` of the largest.
-
-        With ``keep_maps``, they have all channels.
-        """
+    def start_network(self, batch: InputBatch) -> Callable[[], list[np.ndarray]]:
+        """Start to compute the maps of a batch; what waits for them. With ``keep_maps``, they have all channels."""
         return start_network(self.network, batch, self.skeleton, flip=self.settings.flip, all_channels=self.keep_maps)
 
-    def decode_batch(
-        self, pending: PendingMaps, maps_of_images: Sequence[np.ndarray], frames: Sequence[Frame]
-    ) -> list[Result]:
-        """The people in each frame, with keypoints in its pixels, for the maps that ``pending.wait`` has returned."""
+    def decode_batch(self, maps_of_images: Sequence[np.ndarray], frames: Sequence[Frame]) -> list[Result]:
+        """The people in each frame, with keypoints in its pixels, for the maps of the network."""
         results = []
-        for frame, letterbox, maps in zip(frames, pending.batch.letterboxes[0], maps_of_images):
+        for frame, maps in zip(frames, maps_of_images):
+            letterbox = self.letterbox((frame.image.shape[0], frame.image.shape[1]), max(self.settings.scales))
             # The decoder's own limit, which is lower, applies before people share keypoints, and so another one would
             # change who gets which.
             people = decode(maps, keypoint_threshold=self.settings.keypoint_threshold, skeleton=self.skeleton)

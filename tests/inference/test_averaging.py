@@ -81,10 +81,10 @@ def test_maps_are_the_average_of_all_scales_and_mirrored_images(
                 mirrored = noise_maps(images)[number][COCO.flip_channels, :, ::-1]
                 passes.append(resample(mirrored, letterbox, target))
         expected = np.mean(passes, axis=0)
-        maps = with_all.start_network(batch).wait()[number]
+        maps = with_all.start_network(batch)()[number]
         assert maps.dtype == np.float32
         np.testing.assert_allclose(maps, expected, atol=1e-5)
-        np.testing.assert_array_equal(predictor.start_network(batch).wait()[number], maps[:DECODED])
+        np.testing.assert_array_equal(predictor.start_network(batch)()[number], maps[:DECODED])
 
 
 @pytest.mark.parametrize("settings", [{}, {"scales": (0.5, 1.0, 1.5, 1.501), "flip": True}], ids=str)
@@ -96,8 +96,8 @@ def test_pytorch_averages_like_numpy(settings: dict[str, Any]) -> None:
     predictor = Predictor(network, options, device="cpu", amp="off")
     images = [np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8) for size in SIZES]
     batch = predictor.prepare_inputs(images)
-    expected = Predictor(TorchNetwork(network, "cpu", "off").__call__, options).start_network(batch).wait()
-    for maps, maps_of_numpy in zip(predictor.start_network(batch).wait(), expected, strict=True):
+    expected = Predictor(TorchNetwork(network, "cpu", "off").__call__, options).start_network(batch)()
+    for maps, maps_of_numpy in zip(predictor.start_network(batch)(), expected, strict=True):
         np.testing.assert_allclose(maps, maps_of_numpy, atol=1e-4)
 
 
@@ -119,7 +119,7 @@ def test_a_function_may_write_to_the_same_arrays_again_which_are_not_changed(set
     for shape, kept in arrays.items():
         np.testing.assert_array_equal(kept, computed[shape])
         kept[:] = np.nan
-    for maps, expected in zip(pending.wait(), Predictor(noise_maps, options).start_network(batch).wait(), strict=True):
+    for maps, expected in zip(pending(), Predictor(noise_maps, options).start_network(batch)(), strict=True):
         np.testing.assert_array_equal(maps, expected)
 
 
@@ -130,8 +130,8 @@ def test_a_function_may_compute_other_numbers_than_float32(convert: Callable[[np
 
     options = InferenceConfig(height=100, scales=(0.5, 1.0), flip=True)
     batch = prepare(Predictor(rounded_maps, options))
-    found = Predictor(lambda images: convert(rounded_maps(images)), options).start_network(batch).wait()
-    for maps, expected in zip(found, Predictor(rounded_maps, options).start_network(batch).wait(), strict=True):
+    found = Predictor(lambda images: convert(rounded_maps(images)), options).start_network(batch)()
+    for maps, expected in zip(found, Predictor(rounded_maps, options).start_network(batch)(), strict=True):
         np.testing.assert_array_equal(maps, expected)
 
 
@@ -196,5 +196,5 @@ def test_maps_are_resampled_by_the_ratio_of_the_images(source, target):
     cells = np.random.default_rng(0).random((1, source.padded[0] // 4, source.padded[1] // 4), dtype=np.float32)
     inputs = [np.full((1, *letterbox.padded, 3), number, np.uint8) for number, letterbox in enumerate((target, source))]
     batch = InputBatch([[target], [source]], inputs)
-    [maps] = start_network(network, batch, COCO, flip=False, all_channels=False).wait()
+    [maps] = start_network(network, batch, COCO, flip=False, all_channels=False)()
     np.testing.assert_allclose(2 * maps[:1], resample(cells, source, target), rtol=0, atol=1e-5)

@@ -159,7 +159,7 @@ def quantize_onnx(model: onnx.ModelProto, config: Config, images: Sequence[np.nd
 
 
 def _describe(model: onnx.ModelProto, config: Config, precision: str) -> None:
-    """Write into a model who has written it, what it computes, and the settings that are needed to use it."""
+    """Write into a model who has written it, what it computes, in which precision, and what is needed to use it."""
     import onnx
 
     model.producer_name = "posenet"
@@ -167,12 +167,6 @@ def _describe(model: onnx.ModelProto, config: Config, precision: str) -> None:
     model.doc_string = f"Maps of keypoints and body parts; {precision} convolutions."
     channels = model.graph.output[0].type.tensor_type.shape.dim[1]
     channels.dim_value = config.model.skeleton.num_channels  # replaces a name
-    onnx.helper.set_model_props(model, describe_config(config, precision))
-    onnx.checker.check_model(model)
-
-
-def describe_config(config: Config, precision: str) -> dict[str, str]:
-    """The properties of a file with convolutions in float32 or int8; other programs need some of the entries."""
     tables = config_to_dict(config)
     stored: dict[str, Any] = {
         "precision": precision,
@@ -185,7 +179,8 @@ def describe_config(config: Config, precision: str) -> dict[str, str]:
         "tracking": tables["tracking"],
         "model": {"skeleton": skeleton_to_table(config.model.skeleton)},
     }
-    return {PROPERTY: json.dumps(CONSTANTS | stored)}
+    onnx.helper.set_model_props(model, {PROPERTY: json.dumps(CONSTANTS | stored)})
+    onnx.checker.check_model(model)
 
 
 def _copy_shared_weights(model: onnx.ModelProto) -> None:

@@ -64,11 +64,8 @@ def load_exported_file(
     expected = (1, config.model.skeleton.num_channels, size, size)
     try:
         maps = network(np.zeros((1, INPUT_MULTIPLE, INPUT_MULTIPLE, 3), np.uint8))
-        if maps.shape != expected:
-            raise ValueError(f"{OUTPUT} of shape {maps.shape} instead of {expected}")
-        # A weight that is not finite spreads: even 0 times it is NaN.
-        if not np.isfinite(maps).all():
-            raise ValueError(f"{OUTPUT} that are NaN or infinite")
+        if maps.shape != expected or not np.isfinite(maps).all():  # even 0 times a weight that is NaN is NaN
+            raise ValueError(f"{OUTPUT} of shape {maps.shape} instead of {expected}, or NaN or infinite ones")
     except Exception as error:  # each runtime raises errors of its own classes
         reason = to_single_line(str(error))[:MAX_REASON]
         raise CheckpointError(
