@@ -16,7 +16,6 @@ from posenet.devices.ranks import Ranks
 from posenet.inference import pipeline
 from posenet.inference.media.sources import IN_MEMORY, Frame, Source
 from posenet.inference.pipeline import (
-    MAX_BLOCK_BATCHES,
     RUNNING_BATCHES,
     predict_frames,
     split_into_blocks,
@@ -115,17 +114,6 @@ def test_closing_the_results_drops_the_batches_that_the_network_has_not_begun(mo
     assert len(next(results)) == 1
     results.close()
     assert len(network.shapes) <= 2
-
-
-@pytest.mark.parametrize("num_images", [1000, 20_000])
-@pytest.mark.parametrize("world_size", [2, 16])
-def test_processes_get_equal_shares_of_images(num_images: int, world_size: int) -> None:
-    blocks = split_into_blocks([Source("image", Path(f"{number}.jpg")) for number in range(num_images)], 8)
-    assert max(map(len, blocks)) <= 8 * MAX_BLOCK_BATCHES
-    ranks = Ranks()
-    ranks.world_size = world_size
-    for ranks.rank in range(world_size):
-        assert abs(sum(map(len, ranks.share(blocks))) - num_images / world_size) <= 8
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 20])

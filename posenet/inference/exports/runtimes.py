@@ -34,7 +34,6 @@ PROPERTY = "posenet"
 CONSTANTS = {"format": 2, "multiple": INPUT_MULTIPLE, "stride": MAP_STRIDE}
 """Entries that are the same in all files of this version. Files of format 1 computed candidates instead of maps."""
 _OPENVINO_PRECISIONS = {"off": "f32", "bf16": "bf16", "fp16": "f16"}
-_CUDA = "CUDAExecutionProvider"
 _ORT_ERRORS_ONLY = 3
 """A logging level of ONNX Runtime."""
 
@@ -52,7 +51,7 @@ def load_exported_file(
     """Load an exported file; see ``posenet.inference.networks.load_network``."""
     if backend == "torch":
         raise ConfigError(f"{path} is an exported file, which PyTorch cannot run; use backend {' or '.join(RUNTIMES)}")
-    names = [backend] if backend != "auto" else ["onnxruntime"] if device.startswith("cuda") else list(RUNTIMES)
+    names = list(RUNTIMES) if backend == "auto" else [backend]
     runtime = next(filter(is_installed, names), names[0])
     try:
         model = read_input(path)
@@ -181,16 +180,10 @@ def _load_with_onnxruntime(model: bytes, device: str, amp: str, threads: int) ->
 
     if amp not in ("off", "auto"):
         raise ConfigError(f"ONNX Runtime runs a graph in the precision of its file; leave out amp {amp}")
-    kind, _, index = device.partition(":")
-    providers: list[Any] = ["CPUExecutionProvider"]
-    if kind in ("auto", "cuda") and _CUDA in onnxruntime.get_available_providers():
-        providers.insert(0, (_CUDA, {"device_id": int(index or 0)}))
-    elif device not in ("auto", "cpu"):
-        raise ConfigError(f"ONNX Runtime has no device {device!r} here; use the device cpu, or install onnxruntime-gpu")
+    if device not in ("auto", "cpu"):
+        raise ConfigError(f"ONNX Runtime runs files on the CPU, not on {device!r}; use PyTorch on other devices")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = _ORT_ERRORS_ONLY
-    session = onnxruntime.InferenceSession(model, options, providers=providers)
-    if kind == "cuda" and _CUDA not in session.get_providers():  # it continues on the CPU
-        raise ConfigError(f"ONNX Runtime cannot use {device}, for example because CUDA is missing; use the device cpu")
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     return lambda images: session.run([OUTPUT], {INPUT: images})[0], session.get_modelmeta().custom_metadata_map

@@ -70,6 +70,12 @@ def test_what_cannot_run_an_exported_file_is_refused(spot_file: Path, monkeypatc
         Predictor(spot_file, backend="tensorrt")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="another configuration"):
         Predictor(spot_file, config=Config())
+    for backend, device in (("onnxruntime", "cuda:1"), ("openvino", "cuda")):
+        pytest.importorskip(backend)
+        with pytest.raises(ConfigError, match=f"{spot_file.name}: .*{device}"):
+            Predictor(spot_file, backend=backend, device=device)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="amp fp16"):
+        Predictor(spot_file, backend="onnxruntime", amp="fp16")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "posenet.inference.exports" or None)
     with pytest.raises(ConfigError, match=r"pip install 'simplepose\[openvino\]'"):
         Predictor(spot_file)
@@ -144,34 +150,6 @@ def test_only_whole_files_are_read(spot_file: Path, tmp_path: Path, runtime: str
     for name in ("cut", "fifo", "zero", "folder", "missing"):
         with pytest.raises(CheckpointError, match=f"{name}.onnx"):
             Predictor(tmp_path / f"{name}.onnx", device="cpu", backend=runtime)  # type: ignore[arg-type]
-
-
-def test_onnx_runtime_uses_cuda_where_it_has_it(spot_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The session here has no GPU, as where CUDA cannot start: that is an error only if a GPU was asked for."""
-    onnxruntime = pytest.importorskip("onnxruntime")
-
-    def load(device: str, amp: Any = "auto") -> Any:
-        ExportedNetwork(spot_file.read_bytes(), "onnxruntime", "a.onnx", device, amp)
-        return session.call_args.kwargs["providers"]
-
-    session = Mock(wraps=onnxruntime.InferenceSession)
-    monkeypatch.setattr(onnxruntime, "InferenceSession", session)
-    cpu = "CPUExecutionProvider"
-    assert load("auto") == load("cpu") == [cpu]
-    for device in ("cuda", "cuda:1", "mps"):
-        with pytest.raises(ConfigError, match=f"no device '{device}'"):
-            load(device)
-    with pytest.raises(ConfigError, match="amp fp16"):
-        load("cpu", "fp16")
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider", cpu])
-    session.side_effect = lambda *args, providers: Mock(
-        get_providers=lambda: [cpu], get_modelmeta=lambda: Mock(custom_metadata_map={})
-    )
-    assert load("auto") == [("CUDAExecutionProvider", {"device_id": 0}), cpu]
-    assert load("cpu") == [cpu]
-    with pytest.raises(ConfigError, match="cannot use cuda:1"):
-        load("cuda:1")
-    assert session.call_args.kwargs["providers"][0][1] == {"device_id": 1}
 
 
 def test_openvino_gets_the_device_the_precision_and_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
