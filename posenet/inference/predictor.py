@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from posenet.errors import ConfigError, DataError
-from posenet.images import REDUCTIONS, ChannelOrder, ImageInput, is_encoded, to_bgr
+from posenet.images import REDUCTIONS, ChannelOrder, ImageInput
 from posenet.inference.averaging import InputBatch, Letterbox, prepare_inputs, start_network
 from posenet.inference.decoder.decode import decode
 from posenet.inference.media.frames import FrameInput, read_frames
-from posenet.inference.media.sources import IN_MEMORY, Frame, find_sources
+from posenet.inference.media.sources import Frame
 from posenet.inference.networks import BackendName, MapFunction, load_network, wrap_network
 from posenet.inference.pipeline import predict_frames
 from posenet.inference.result import Result
@@ -245,17 +245,11 @@ class Predictor:
 
 def read_single_image(image: ImageInput, channels: ChannelOrder) -> Frame:
     """The frame of one image; ``DataError`` if it is something else, or a file of several images."""
-    if isinstance(image, int):
-        raise DataError(f"{image} is not an image; use predictor.stream({image}) for a camera")
-    if not isinstance(image, (str, os.PathLike)) or is_encoded(image):
-        return Frame(IN_MEMORY, to_bgr(image, channels))
-    [source, *others] = find_sources([str(image)])
-    is_several = bool(others) or source.kind in ("video", "camera")
-    frames = [] if is_several else list(itertools.islice(read_frames(source), 2))
+    with contextlib.closing(read_frames(image, channels)) as read:
+        frames = [] if isinstance(image, int) else list(itertools.islice(read, 2))
     if len(frames) != 1:
-        raise DataError(
-            f"{image} is not a single image; use predictor.stream({str(image)!r}), which returns a result for each"
-        )
+        name = f"an array of shape {image.shape}" if isinstance(image, np.ndarray) else truncate_for_message(str(image))
+        raise DataError(f"{name} is not a single image; use predictor.stream(...), which returns a result for each")
     if frames[0].error is not None:
         raise frames[0].error
     return frames[0]
