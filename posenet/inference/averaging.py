@@ -1,8 +1,8 @@
 """From images to maps: resized inputs, and the average of their maps over inference scales and mirrored images.
 
 A network sees an image once for each inference scale, resized and padded (``Letterbox``), and with ``flip`` also
-mirrored. The maps of all scales are resampled to the cells of the largest one and averaged: where they are, that is on
-the device for a network in PyTorch, and with NumPy for any other function, which does not need PyTorch.
+mirrored. The maps of all scales are resampled to the cells of the largest one and averaged: on a device by PyTorch,
+elsewhere by NumPy and OpenCV, which need no PyTorch and are faster on a CPU.
 """
 
 from __future__ import annotations
@@ -143,10 +143,12 @@ def start_network(
     num_channels = skeleton.num_channels if all_channels else skeleton.num_decoded_channels
     mirrored_channels = skeleton.flip_channels[:num_channels] if flip else None
 
+    on_device = network if isinstance(network, TorchNetwork) and network.averages else None
+
     def run(images: Any) -> Any:
         maps: Any
-        if isinstance(network, TorchNetwork):
-            maps = network.compute_maps(images)
+        if on_device is not None:
+            maps = on_device.compute_maps(images)
             maps = maps.float() if flip or len(batch.inputs) > 1 else maps
         else:  # a function of the user may return a tensor, or other numbers
             maps = np.asarray(network(np.ascontiguousarray(images)), np.float32)
@@ -160,7 +162,7 @@ def start_network(
         sizes = [letterbox.decoded_cells for letterbox in batch.letterboxes[0]]
         return [np.ascontiguousarray(of_image[:, :rows, :columns]) for of_image, (rows, columns) in zip(maps, sizes)]
 
-    if not isinstance(network, TorchNetwork):
+    if on_device is None:
         cropped = crop(_average(run, batch, mirrored_channels, np.asarray, np.flip, _resample))
         return lambda: cropped
     import torch
@@ -172,8 +174,8 @@ def start_network(
 
     # Not the inference mode: its tensors may be written within it alone, and the device may do so later.
     with torch.no_grad():
-        averages = _average(run, batch, mirrored_channels, network.to_device, torch.flip, resample)
-        wait = network.copy_to_host(averages)
+        averages = _average(run, batch, mirrored_channels, on_device.to_device, torch.flip, resample)
+        wait = on_device.copy_to_host(averages)
     return lambda: crop(wait())  # it keeps the inputs in memory, which the device may still be copying
 
 
@@ -209,6 +211,7 @@ def _average(
         if twins is not None:
             # The image is mirrored with its padding. The width is a multiple of the stride, so the cells coincide.
             maps += flip(run(flip(images, (2,)))[:, twins], (3,))
+        maps *= 1 / num_passes
         if total is None:  # the largest scale
             total = maps
             continue
@@ -221,7 +224,6 @@ def _average(
             cells = cells[:, :height, :width]
             repeated = height - cells.shape[1], width - cells.shape[2]
             average[:, :rows, :columns] += resample(cells, repeated, zoom)[:, :rows, :columns]
-    total *= 1 / num_passes
     return total
 
 

@@ -175,6 +175,8 @@ class TorchNetwork:
         self.device = torch.device(device)
         self.amp = amp
         self.network: Any = network.to(self.device).eval()
+        self.averages = self.device.type != "cpu"
+        """Whether PyTorch also averages the maps, on the device."""
         self.copies_in_background = supports_pinned_memory(self.device)
 
     def __call__(self, images: np.ndarray) -> np.ndarray:
