@@ -31,7 +31,7 @@ BESIDE = {
     "drafting": "tests/annotations/test_skeleton_draft.py tests/training/test_from_annotations.py "
     "tests/skeleton/test_custom_skeleton.py docs/own_object.md",
     "checks": "tests/annotations/checks",
-    "exports": "tests/inference/exports tests/devices/test_device_exports.py docs/deployment.md",
+    "exports": "tests/inference/exports docs/deployment.md",
 }
 COMMANDS = {
     "diagnosis": "diagnose",

@@ -13,7 +13,7 @@ from posenet.annotations.coco import list_image_files
 from posenet.cli.main import print_message
 from posenet.cli.options import add_overwrite_option, input_files
 from posenet.diagnosis.diagnose import DIAGNOSIS_FILE, Diagnosis, diagnose, write_diagnosis_file
-from posenet.diagnosis.report import REPORT_FILE, TEXTS, write_report
+from posenet.diagnosis.report import REPORT_FILE, write_report
 from posenet.files import check_outputs
 from posenet.images import require_image_folder
 from posenet.messages import pluralize, to_single_line
@@ -66,18 +66,13 @@ def write_diagnosis(
 
 def _summarize(diagnosis: Diagnosis) -> str:
     """What costs the AP, as a few lines."""
-    # On the page, the last correction is split into missed people and inexact results.
-    labels = {kind: text.label.lower() for kind, text in TEXTS.items()} | {"missed": "missed or inexact"}
-    counts, skeleton = diagnosis.counts, diagnosis.matched.skeleton
+    skeleton = diagnosis.matched.skeleton
     missed = skeleton.count(diagnosis.missed_by_threshold[0], "missed")
     lines = [
         f"{diagnosis.name}: AP {diagnosis.ap:.3f}; {skeleton.count(diagnosis.num_people)}, "
         f"{missed} at OKS 0.5, {pluralize(diagnosis.num_results, 'result')}",
-        f"  {pluralize(sum(counts.values()), 'keypoint')} compared: "
-        + ", ".join(f"{count} {labels[kind]}" for kind, count in counts.items()),
-        "  AP gained by correcting "
-        + ", then ".join(f"{labels[kind]} {gain:+.3f}" for kind, gain in diagnosis.costs.items()),
+        "  keypoints compared: " + ", ".join(f"{count} {kind}" for kind, count in diagnosis.counts.items()),
+        "  AP gained by correcting " + ", ".join(f"{kind} {gain:+.3f}" for kind, gain in diagnosis.costs.items()),
+        f"  {to_single_line(diagnosis.describe_limit())}",
     ]
-    if limit := diagnosis.describe_limit():
-        lines.append(f"  {to_single_line(limit)}")
-    return "\n".join(lines)
+    return "\n".join(filter(str.strip, lines))

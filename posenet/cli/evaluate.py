@@ -29,6 +29,7 @@ from posenet.inference.evaluation import Evaluation, backend_of_evaluation, eval
 from posenet.inference.networks import device_of_process, is_exported_file
 from posenet.inference.predictor import Predictor
 from posenet.messages import pluralize
+from posenet.visualization.drawing import MIN_SCORE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -100,8 +101,6 @@ def _evaluate(args: argparse.Namespace, ranks: Ranks) -> int:
         print_message(f"{args.annotations} contains no annotations, so there are no {missing}", file=messages)
         return 0
     print_message(f"{pluralize(evaluation.images, 'image')}\n{evaluation.table()}", file=messages)
-    if advice := evaluation.advise_on_min_score():
-        print_message(f"\n{advice}", file=messages)
     if args.report:
         print_message(file=messages)
         _write_report(args, evaluation, predictor, options)
@@ -126,4 +125,4 @@ def _write_report(
         "Scales": ", ".join(f"{scale:g}" for scale in settings.scales),
     }
     messages = message_stream(args.output)
-    write_diagnosis(diagnosis, args.images, args.report, provenance, messages, evaluation.min_score)
+    write_diagnosis(diagnosis, args.images, args.report, provenance, messages, MIN_SCORE)

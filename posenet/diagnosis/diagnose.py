@@ -17,28 +17,17 @@ import numpy as np
 from posenet.annotations.coco import CocoImage
 from posenet.annotations.people import read_split
 from posenet.diagnosis.keypoint_errors import CORRECTIONS, LOCALISATION, MatchedResults, count_kinds
-from posenet.diagnosis.matching import (
-    MAX_RESULTS,
-    OKS_THRESHOLDS,
-    SIZES,
-    Outcome,
-    Truth,
-    average_precision,
-    read_results,
-    select_rows,
-    size_numbers,
-)
+from posenet.diagnosis.matching import MAX_RESULTS, OKS_THRESHOLDS, Outcome, Results, Truth, read_results, select_rows
 from posenet.errors import DataError
 from posenet.files import write_atomically
+from posenet.inference.evaluation import compute_coco_metrics
 from posenet.progress_bar import progress_bar
 from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import COCO, Skeleton, load_skeleton
 
 DIAGNOSIS_FILE = "diagnosis.json"
-MISSED_AT_50 = "missed_at_50"
-"""The part of ``missed`` that is left where a result at OKS 0.50 counts as found at every threshold."""
-UNCORRECTED = "uncorrected"
-"""The results as they are, where they stand beside the corrected ones."""
+SIZES = ("small", "medium", "large")
+"""Sizes of people as in the COCO evaluation: of areas below 32^2, up to 96^2, and above that, in square pixels."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,29 +48,20 @@ class Diagnosis:
     """What the COCO evaluation decides about the results as they are."""
     metrics: Mapping[str, float]
     """COCO's ten keypoint metrics, ``AP``, ``AP50`` ... ``ARL``; -1 without people of that size."""
-    precision: Mapping[str, np.ndarray]
-    """(10, 101) precision at each OKS threshold and recall 0, 0.01 ... 1, by stage: of the results as they are
-    (``UNCORRECTED``), then after correcting each kind of error and all before it. The area between two stages is the AP
-    that a kind of error costs. Between ``background`` and ``missed`` stands ``MISSED_AT_50``."""
-    alone_precision: Mapping[str, np.ndarray]
-    """The same after correcting each kind of error, or ``MISSED_AT_50``, and nothing else."""
-    sizes: Sequence[Mapping[str, Any]]
-    """For each size of which there are people its ``name``, one of ``SIZES``; the number of ``people``; their ``ap``,
-    COCO's APM and APL; the ``counts`` of keypoints of each kind in their results; how many are ``missed`` at 0.5."""
+    stages: Mapping[str, np.ndarray]
+    """(10,) AP at each OKS threshold: ``ap`` of the results as they are, then after correcting each kind of error and
+    all before it. The difference of two stages is the AP that a kind of error costs."""
+    alone: Mapping[str, float]
+    """AP after correcting each kind of error and nothing else."""
 
     @property
     def ap(self) -> float:
-        return self.metrics["AP"]
+        return float(self.stages["ap"].mean())
 
     @property
     def corrected(self) -> dict[str, float]:
         """AP after correcting each kind of error and all before it. The last is 1."""
-        return {kind: average_precision(self.precision[kind]) for kind in CORRECTIONS}
-
-    @property
-    def alone(self) -> dict[str, float]:
-        """AP after correcting each kind of error and nothing else."""
-        return {kind: average_precision(self.alone_precision[kind]) for kind in CORRECTIONS}
+        return {kind: float(self.stages[kind].mean()) for kind in CORRECTIONS}
 
     @property
     def costs(self) -> dict[str, float]:
@@ -99,6 +79,20 @@ class Diagnosis:
         """The same for every keypoint of the annotation file, by name, such as ``left_wrist``."""
         names = self.matched.skeleton.file_keypoints
         return {name: count_kinds(kinds) for name, kinds in zip(names, self.matched.kinds.T)}
+
+    @property
+    def sizes(self) -> list[dict[str, Any]]:
+        """For each of ``SIZES`` of which there are people its ``name``, the number of ``people``, how many of them are
+        ``missed`` at OKS 0.5, and the ``counts`` of keypoints of each kind in their results."""
+        truth, groups = self.matched.truth, []
+        for number, name in enumerate(SIZES):
+            people = truth.people & (size_numbers(truth.areas) == number)
+            if people.any():
+                kinds = self.matched.kinds[select_rows(people, self.matched.person)]
+                missed = int((self.outcome.missed[0] & people).sum())
+                numbers = {"people": int(people.sum()), "missed": missed, "counts": count_kinds(kinds)}
+                groups.append({"name": name} | numbers)
+        return groups
 
     @property
     def background_by_threshold(self) -> list[int]:
@@ -125,14 +119,14 @@ class Diagnosis:
     def describe_limit(self) -> str:
         """What COCO's limit of results leaves out, in a sentence; empty if it leaves out nothing."""
         truth, num_left_out = self.matched.truth, self.matched.results.num_left_out
-        people = np.bincount(truth.image[truth.people])
-        beyond, worst = int(np.maximum(people - MAX_RESULTS, 0).sum()), int(people.argmax())
-        text = f"COCO's evaluation uses the {MAX_RESULTS} best results of an image: {num_left_out} left out"
-        if beyond:
-            count = self.matched.skeleton.count
-            where = f"{self.images[worst].file_name} ({count(int(people[worst]))})"
-            text += f"; {count(beyond, 'missed')} whatever the results are, such as in {where}"
-        return text if beyond or num_left_out else ""
+        num_people = np.bincount(truth.image[truth.people])
+        beyond = self.matched.skeleton.count(int(np.maximum(num_people - MAX_RESULTS, 0).sum()), "missed")
+        if num_left_out == 0 and num_people.max() <= MAX_RESULTS:
+            return ""
+        return (
+            f"COCO's evaluation uses the {MAX_RESULTS} best results of an image: {num_left_out} left out; "
+            f"{beyond} whatever the results are"
+        )
 
 
 def diagnose(
@@ -158,13 +152,13 @@ def diagnose(
     - miss: m < 0.5.
 
     The other kinds of errors are those of whole people. *score*: the results do not rank by their OKS with the people.
-    *background*: a result matches nobody. *missed*: no result matches a person. The last two depend on the OKS
-    threshold of the match.
+    *background*: a result matches nobody. *missed*: no result matches a person at OKS 0.5. *inexact*: one does, but not
+    at a higher threshold.
 
     The AP is computed again after correcting each kind of error, in the order of ``CORRECTIONS`` and alone. Corrected
     keypoints are nearer to the true ones, see ``MatchedResults.correct``; corrected scores are the OKS of each result
-    with its person. Background results and missed people are removed, at each OKS threshold separately: in turn, first
-    the people missed at OKS 0.50, so that the others were found, but not exactly enough. The last AP is 1.
+    with its person. Background results and people who are missed or found inexactly are removed, at each OKS threshold
+    separately. The last AP is 1.
 
     Args:
         annotations: COCO keypoint JSON.
@@ -196,65 +190,40 @@ def diagnose(
             "give the person_keypoints_*.json of a validation set"
         )
     name = name or (Path(results).name if isinstance(results, (str, Path)) else "results")
-    matched = MatchedResults.of(read_results(results, index_of, split.categories, num_keypoints), truth, skeleton)
+    entries = read_results(results, index_of, split.categories, num_keypoints)
+    matched = MatchedResults.of(Results.of(entries, index_of, num_keypoints), truth, skeleton)
     outcome = matched.evaluate()
-    by_size = {size: matched.evaluate(*limits) for size, limits in SIZES.items()}
-    precision, alone = _correct(matched, outcome, title=f"diagnose {name}", progress=progress)
-    metrics = _compute_metrics(outcome, by_size)
-    sizes = _measure_sizes(matched, outcome, by_size)
-    return Diagnosis(name, images, matched, outcome, metrics, precision, alone, sizes)
+    stages, alone = _correct(matched, outcome, title=f"diagnose {name}", progress=progress)
+    of_split = [entry | {"category_id": split.category} for entry in map(dict, entries)]
+    metrics = compute_coco_metrics(of_split, split, skeleton).metrics
+    return Diagnosis(name, images, matched, outcome, metrics, stages, alone)
 
 
 def _correct(
     matched: MatchedResults, outcome: Outcome, *, title: str, progress: bool
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """(10, 101) precision after correcting each kind of error and all before it, and after correcting it alone."""
-    in_turn = {UNCORRECTED: outcome.precision()}
+) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+    """``Diagnosis.stages`` and ``Diagnosis.alone``."""
+    stages = {"ap": outcome.precision()}
     alone = {}
     ranked = outcome
     kinds = (*LOCALISATION, "score")
     for number, kind in enumerate(progress_bar(kinds, title, unit="kind", leave=False, disable=not progress), 1):
         ranked = matched.correct(CORRECTIONS[:number]).evaluate()
-        in_turn[kind] = ranked.precision()
+        stages[kind] = ranked.precision()
         alone[kind] = matched.correct([kind]).evaluate().precision()
-    ranked = replace(ranked, counted=ranked.correct)  # without the background
-    in_turn["background"] = ranked.precision()
+    found = replace(ranked, counted=ranked.correct)  # without the background
+    stages["background"] = found.precision()
+    stages["missed"] = found.precision(found.missed[0])
+    stages["inexact"] = found.precision(found.missed)
     alone["background"] = replace(outcome, counted=outcome.correct).precision()
-    for precision, before in ((in_turn, ranked), (alone, outcome)):
-        precision[MISSED_AT_50] = before.precision(before.missed & before.missed[0])
-        precision["missed"] = before.precision(before.missed)
-    return in_turn, alone
+    alone["missed"] = outcome.precision(outcome.missed[0])
+    alone["inexact"] = outcome.precision(~outcome.missed[0])
+    return stages, {kind: float(precision.mean()) for kind, precision in alone.items()}
 
 
-def _compute_metrics(outcome: Outcome, by_size: Mapping[str, Outcome]) -> dict[str, float]:
-    """COCO's ten keypoint metrics, as ``pycocotools`` defines them."""
-    outcomes = {"": outcome, "M": by_size["medium"], "L": by_size["large"]}
-    precision = {name: of_size.precision() for name, of_size in outcomes.items()}
-    recall = {name: of_size.recall() for name, of_size in outcomes.items()}
-    for name, threshold in (("50", 0), ("75", 5)):
-        precision[name] = precision[""][threshold]
-        recall[name] = recall[""][threshold]
-    order = ("", "50", "75", "M", "L")
-    return {f"AP{name}": average_precision(precision[name]) for name in order} | {
-        f"AR{name}": float(recall[name].mean()) for name in order
-    }
-
-
-def _measure_sizes(matched: MatchedResults, outcome: Outcome, by_size: Mapping[str, Outcome]) -> list[dict[str, Any]]:
-    """See ``Diagnosis.sizes``; ``by_size`` has the outcomes of these people alone."""
-    groups = []
-    for number, (name, of_size) in enumerate(by_size.items()):
-        people = (size_numbers(matched.truth.areas) == number) & matched.truth.people
-        if people.any():
-            group = {
-                "name": name,
-                "people": int(people.sum()),
-                "ap": average_precision(of_size.precision()),
-                "counts": count_kinds(matched.kinds[select_rows(people, matched.person)]),
-                "missed": int((outcome.missed[0] & people).sum()),
-            }
-            groups.append(group)
-    return groups
+def size_numbers(areas: np.ndarray) -> np.ndarray:
+    """The index into ``SIZES`` of each area."""
+    return np.asarray((areas >= 32**2).astype(int) + (areas > 96**2))
 
 
 def write_diagnosis_file(
@@ -264,31 +233,23 @@ def write_diagnosis_file(
 
     Lists of ten numbers are in the order of ``oks_thresholds``.
     """
-    background, missed = diagnosis.background_by_threshold, diagnosis.missed_by_threshold
     content: dict[str, Any] = {
         "name": diagnosis.name,
         "images": len(diagnosis.images),
         "people": diagnosis.num_people,
         "results": diagnosis.num_results,
+        "left_out": diagnosis.matched.results.num_left_out,
         "AP": diagnosis.ap,
         "metrics": dict(diagnosis.metrics),
         "counts": diagnosis.counts,
         "keypoints": diagnosis.keypoints,
+        "sizes": diagnosis.sizes,
         "corrected": diagnosis.corrected,
-        "alone": diagnosis.alone,
-        MISSED_AT_50: {
-            "corrected": average_precision(diagnosis.precision[MISSED_AT_50]),
-            "alone": average_precision(diagnosis.alone_precision[MISSED_AT_50]),
-        },
-        "background": background[0],
-        "missed": missed[0],
+        "alone": dict(diagnosis.alone),
         "oks_thresholds": [round(threshold, 2) for threshold in OKS_THRESHOLDS],
-        "AP_by_threshold": diagnosis.precision[UNCORRECTED].mean(axis=1).tolist(),
-        "corrected_by_threshold": {kind: diagnosis.precision[kind].mean(axis=1).tolist() for kind in CORRECTIONS},
-        "background_by_threshold": background,
-        "missed_by_threshold": missed,
-        "left_out": diagnosis.matched.results.num_left_out,
-        "sizes": list(diagnosis.sizes),
+        "AP_by_threshold": {kind: ap.tolist() for kind, ap in diagnosis.stages.items()},
+        "background_by_threshold": diagnosis.background_by_threshold,
+        "missed_by_threshold": diagnosis.missed_by_threshold,
     }
     if provenance:
         content["provenance"] = dict(provenance)

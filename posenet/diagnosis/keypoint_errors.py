@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 
@@ -27,7 +26,7 @@ MIN_SIMILARITY = 0.5
 KEYPOINT_KINDS = ("good", "miss", "swap", "inversion", "jitter")
 """What a labelled keypoint of a matched result can be. All but the first are localisation errors."""
 LOCALISATION = KEYPOINT_KINDS[1:]
-CORRECTIONS = (*LOCALISATION, "score", "background", "missed")
+CORRECTIONS = (*LOCALISATION, "score", "background", "missed", "inexact")
 """The kinds of errors in the order in which they are corrected one after the other."""
 UNLABELLED = -1
 """Kind of the keypoints that cannot be judged; the others are indices into ``KEYPOINT_KINDS``."""
@@ -46,6 +45,7 @@ class MatchedResults:
     pairs: Pairs
     oks: np.ndarray  # (P,) OKS of the pairs
     person: np.ndarray  # (N,) the labelled person that each result matches at OKS 0.1; -1 for none
+    person_oks: np.ndarray  # (N,) the OKS of each result with this person; 0 for none
     kinds: np.ndarray  # (N, F) index into ``KEYPOINT_KINDS``, or ``UNLABELLED`` where there is no match or no label
     similarity: np.ndarray
     """(N, F) the highest similarity to a true keypoint, which decides the kind; 0 where none is labelled."""
@@ -56,8 +56,10 @@ class MatchedResults:
         oks = compute_oks(results.keypoints, truth, pairs, np.array(skeleton.sigmas))
         [person] = match(pairs, oks, results, truth, truth.people, [MATCH_OKS])
         person = np.where(select_rows(truth.people, person), person, -1)
+        is_match = person[pairs.result] == pairs.person
+        person_oks = np.bincount(pairs.result[is_match], oks[is_match], len(person))
         kinds, similarity = _classify_keypoints(results, truth, pairs, person, skeleton)
-        return cls(results, truth, skeleton, pairs, oks, person, kinds, similarity)
+        return cls(results, truth, skeleton, pairs, oks, person, person_oks, kinds, similarity)
 
     def correct(self, corrections: Collection[str]) -> MatchedResults:
         """The results with other keypoints and scores, after correcting localisation errors and, if named, scores.
@@ -87,18 +89,13 @@ class MatchedResults:
             corrected = replace(corrected, results=replace(corrected.results, scores=corrected.true_oks()))
         return corrected
 
-    def evaluate(self, low: float = 0.0, high: float = np.inf) -> Outcome:
-        """The outcome at COCO's OKS thresholds for labelled people of an area from ``low`` to ``high``.
-
-        Results of another area do not count if they match nobody.
-        """
-        areas = np.ptp(self.results.keypoints[..., :2], axis=1).prod(axis=1)  # of the boxes around all keypoints
-        people = self.truth.people & (self.truth.areas >= low) & (self.truth.areas <= high)
+    def evaluate(self) -> Outcome:
+        """The outcome at COCO's OKS thresholds for all labelled people."""
+        people = self.truth.people
         matches = match(self.pairs, self.oks, self.results, self.truth, people, OKS_THRESHOLDS)
         correct = select_rows(people, matches)
-        counted = correct | ~((matches >= 0) | (areas < low) | (areas > high))
         missed = np.array([people & ~np.isin(np.arange(len(people)), found) for found in matches])
-        return Outcome(self.results.scores, correct, counted, missed, int(people.sum()))
+        return Outcome(self.results.scores, correct, correct | (matches < 0), missed, int(people.sum()))
 
     def true_oks(self) -> np.ndarray:
         """(N,) the scores of a perfect ranking: the OKS of every result with its person, and 0 without one.
@@ -115,14 +112,6 @@ class MatchedResults:
                 scores[result] = self.oks[row]
                 taken[person] = True
         return scores
-
-    @cached_property
-    def best_oks(self) -> np.ndarray:
-        """(N,) the highest OKS of every result with a labelled person; 0 in an image without people."""
-        rows = np.flatnonzero(self.truth.people[self.pairs.person])
-        best = np.zeros(len(self.results.scores))
-        np.maximum.at(best, self.pairs.result[rows], self.oks[rows])
-        return best
 
 
 def count_kinds(kinds: np.ndarray) -> dict[str, int]:

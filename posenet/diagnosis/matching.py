@@ -1,6 +1,6 @@
 """The COCO evaluation with arrays over all images: people, results, who matches whom, and the precision that follows.
 
-A diagnosis needs fourteen evaluations of the same results, and others without what is missed at each OKS threshold.
+A diagnosis needs eleven evaluations of the same results, and others without what is missed at each OKS threshold.
 ``pycocotools`` compares one result with one person at a time, in Python; here are the same numbers for all images at
 once, in the time of one of its evaluations.
 """
@@ -20,7 +20,6 @@ from numpy.typing import ArrayLike
 from posenet.annotations.coco import MAX_NUMBER
 from posenet.errors import DataError
 from posenet.files import read_input
-from posenet.messages import truncate_for_message
 from posenet.skeleton.oks import keypoint_similarity, mean_over_labelled
 
 MAX_RESULTS = 20
@@ -28,11 +27,7 @@ MAX_RESULTS = 20
 OKS_THRESHOLDS = tuple(np.linspace(0.5, 0.95, 10).tolist())
 """COCO's OKS thresholds, 0.50, 0.55 ... 0.95, the order of every array of ten numbers. They are those of pycocotools to
 the last bit: its 0.9 is a little less than the number of that name."""
-SIZES = {"small": (0.0, 32.0**2), "medium": (32.0**2, 96.0**2), "large": (96.0**2, 1e10)}
-"""Smallest and largest area of the people of a size, in square pixels, as in the COCO evaluation, where both belong to
-the size. Where a person has one size, 32^2 and 96^2 are medium."""
 _RECALLS = np.linspace(0.0, 1.0, 101)
-_REMEDY = "give a COCO results file: a list of objects with image_id, category_id, keypoints and score"
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,53 +73,54 @@ class Results:
     scores: np.ndarray  # (N,)
     num_left_out: int  # results of images that have more than ``MAX_RESULTS``, which it does not use
 
+    @classmethod
+    def of(cls, entries: Sequence[Mapping[str, Any]], index_of: Mapping[int, int], num_keypoints: int) -> Results:
+        """Those of ``read_results``; ``index_of`` has the index of every image by its id."""
+        image = np.array([index_of[entry["image_id"]] for entry in entries], int)
+        found = np.array([entry["keypoints"] for entry in entries], float).reshape(-1, num_keypoints, 3)
+        scores = np.array([entry["score"] for entry in entries], float)
+        order = np.lexsort((-scores, image))  # equal scores keep their order
+        order = order[ranks_within(image[order]) < MAX_RESULTS]
+        return cls(image[order], found[order], scores[order], len(image) - len(order))
+
 
 def read_results(
     results: str | Path | Sequence[Mapping[str, Any]],
-    index_of: Mapping[int, int],
+    image_ids: Collection[int],
     categories: Collection[int],
     num_keypoints: int,
-) -> Results:
+) -> list[Mapping[str, Any]]:
     """Read a results file, or take its content, which may be an empty list.
 
-    ``index_of`` has the index of every image by its id; ``categories`` are the ids that results may have. ``DataError``
-    if it is no list of results, or one has an unknown image or category, or no numbers as it should.
+    ``DataError`` if it is no list of results, or one has an unknown image or category, or no numbers as it should.
     """
-    name: str | Path = "results"
-    if isinstance(results, (str, Path)):
-        name = results
-        try:
-            entries = json.loads(read_input(name))
-        except (OSError, ValueError, RecursionError) as error:
-            raise DataError(f"cannot read results {name}: {error}; {_REMEDY}") from error
-    else:
-        entries = list(results)
-    if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
-        raise DataError(f"{name} is not a list of results, nor are the annotations one; {_REMEDY}")
+    name = results if isinstance(results, (str, Path)) else "results"
+    remedy = "give a COCO results file: a list of objects with image_id, category_id, keypoints and score"
+    try:
+        entries = json.loads(read_input(results)) if isinstance(results, (str, Path)) else list(results)
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"cannot read results {name}: {error}; {remedy}") from error
+    if not isinstance(entries, list):
+        raise DataError(f"{name} is not a list of results; {remedy}")
     for number, entry in enumerate(entries, 1):
-        for key, known in (("image_id", index_of), ("category_id", categories)):
-            if not _are_numbers([entry.get(key)]) or entry[key] not in known:
-                value = truncate_for_message(entry.get(key))
-                raise DataError(f"{name}: result {number} has {key} {value}, which the annotations do not list")
-        keypoints = entry.get("keypoints")
-        if not isinstance(keypoints, list) or not _are_numbers([*keypoints, entry.get("score")]):
-            raise DataError(f"{name}: result {number} has keypoints or a score that are no numbers; {_REMEDY}")
-        if len(keypoints) != 3 * num_keypoints:
+        if not _is_result(entry, num_keypoints):
             raise DataError(
-                f"{name}: result {number} has {len(keypoints)} numbers as keypoints instead of {3 * num_keypoints}: "
-                "x, y and a score of each; give the skeleton of the results (--skeleton FILE)"
+                f"{name}: result {number} has other content than numbers, {3 * num_keypoints} of them as keypoints; "
+                f"{remedy}, and the skeleton of other keypoints (--skeleton FILE)"
             )
-    image = np.array([index_of[entry["image_id"]] for entry in entries], int)
-    found = np.array([entry["keypoints"] for entry in entries], float).reshape(-1, num_keypoints, 3)
-    scores = np.array([entry["score"] for entry in entries], float)
-    order = np.lexsort((-scores, image))  # equal scores keep their order
-    order = order[ranks_within(image[order]) < MAX_RESULTS]
-    return Results(image[order], found[order], scores[order], len(image) - len(order))
+        if entry["image_id"] not in image_ids or entry["category_id"] not in categories:
+            ids = f"image_id {entry['image_id']} or category_id {entry['category_id']}"
+            raise DataError(f"{name}: result {number} has an {ids} that the annotations do not list; use others")
+    return entries
 
 
-def _are_numbers(values: list[Any]) -> bool:
-    """Whether all values are finite numbers; True and False are not numbers, and NaN is not below the limit."""
-    return all(type(value) in (int, float) and abs(value) < MAX_NUMBER for value in values)
+def _is_result(entry: object, num_keypoints: int) -> bool:
+    """Whether an entry has finite numbers; True and False are not numbers, and NaN is not below the limit."""
+    if not isinstance(entry, Mapping) or not isinstance(entry.get("keypoints"), list):
+        return False
+    values = [entry.get("image_id"), entry.get("category_id"), entry.get("score"), *entry["keypoints"]]
+    are_numbers = all(type(value) in (int, float) and abs(value) < MAX_NUMBER for value in values)
+    return are_numbers and len(values) == 3 + 3 * num_keypoints
 
 
 class Pairs(NamedTuple):
@@ -191,7 +187,7 @@ def match(
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What the COCO evaluation decides at T OKS thresholds about N results and G annotations."""
+    """What the COCO evaluation decides at its T OKS thresholds about N results and G annotations."""
 
     scores: np.ndarray  # (N,); of equal scores, the first result ranks higher
     correct: np.ndarray  # (T, N) bool: results that match a person who is to be found
@@ -204,46 +200,24 @@ class Outcome:
         """(T, N) bool: results that match nobody."""
         return np.asarray(self.counted & ~self.correct)
 
-    def recall(self) -> np.ndarray:
-        """(T,) share of the people who are found; -1 without people."""
-        return np.asarray(self.correct.sum(axis=1) / self.num_people if self.num_people else [-1.0] * len(self.correct))
-
-    def precision(self, removed: np.ndarray | None = None) -> np.ndarray:
-        """(T, 101) the highest precision at recall 0, 0.01 ... 1 or beyond; -1 without people.
+    def precision(self, removed: np.ndarray | bool = False) -> np.ndarray:
+        """(T,) AP at each threshold: the mean over recall 0, 0.01 ... 1 of the highest precision at it or beyond.
 
         With ``removed`` (T, G), it is that without these missed people. Where nobody is left to be found then, it is 1,
         or 0 if there are false positives.
         """
-        num_people = np.full(len(self.correct), self.num_people)
-        if removed is not None:
-            num_people -= removed.sum(axis=1)
+        num_people = self.num_people - (self.missed & removed).sum(axis=1)
         ranking = np.argsort(-self.scores, kind="stable")
-        curves = np.full((len(self.correct), len(_RECALLS)), -1.0)
-        for curve, is_correct, counts, people in zip(curves, self.correct, self.counted, num_people):
-            if people > 0:
-                # The recall grows at correct results only, and between them the precision falls.
-                correct = np.flatnonzero(is_correct[ranking][counts[ranking]])
-                num_correct = np.arange(1, len(correct) + 1)
-                precision = num_correct / (correct + 1 + np.spacing(1))
-                precision = np.maximum.accumulate(precision[::-1])[::-1]
-                first = np.searchsorted(num_correct / people, _RECALLS)
-                curve[:] = np.append(precision, 0.0)[first]
-        if removed is not None:
-            curves[num_people == 0] = 1.0
-            curves[(num_people == 0) & self.background.any(axis=1)] = 0.0
-        return curves
-
-
-def average_precision(curves: np.ndarray) -> float:
-    """AP, the mean of precision curves over recalls and thresholds; -1 if there are no people at any threshold."""
-    values = curves[curves > -1]
-    return float(values.mean()) if len(values) else -1.0
-
-
-def size_numbers(areas: np.ndarray) -> np.ndarray:
-    """The index into ``SIZES`` of each area."""
-    low, high = SIZES["medium"]
-    return np.asarray((areas >= low).astype(int) + (areas > high))
+        ap = np.where(self.background.any(axis=1), 0.0, 1.0)
+        for row in np.flatnonzero(num_people):
+            # The recall grows at correct results only, and between them the precision falls.
+            correct = np.flatnonzero(self.correct[row, ranking][self.counted[row, ranking]])
+            num_correct = np.arange(1, len(correct) + 1)
+            precision = num_correct / (correct + 1 + np.spacing(1))
+            precision = np.maximum.accumulate(precision[::-1])[::-1]
+            first = np.searchsorted(num_correct / num_people[row], _RECALLS)
+            ap[row] = np.append(precision, 0.0)[first].mean()
+        return ap
 
 
 def ranks_within(groups: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,8 +22,9 @@ from posenet.devices.ranks import SHARE_TIMEOUT_MINUTES, Ranks, run_in_all_proce
 from posenet.errors import ConfigError, DataError
 from posenet.files import check_outputs, write_atomically
 from posenet.images import check_proportions, read_image
+from posenet.inference.averaging import Letterbox
 from posenet.inference.media.frames import Frame, Source, read_in_threads
-from posenet.inference.networks import BackendName, Letterbox, device_of_process, is_exported_file
+from posenet.inference.networks import BackendName, device_of_process, is_exported_file
 from posenet.inference.pipeline import predict_frames, split_into_blocks
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
@@ -32,10 +33,6 @@ from posenet.person import Person
 from posenet.progress_bar import progress_bar
 from posenet.settings import ExifFrame
 from posenet.skeleton import COCO, Skeleton
-from posenet.visualization.drawing import MIN_SCORE, round_min_score
-
-if TYPE_CHECKING:
-    from pycocotools.cocoeval import COCOeval
 
 _log = logging.getLogger(__name__)
 
@@ -58,8 +55,6 @@ class Evaluation:
     """Value of each of ``METRICS``, 0-1."""
     images: int
     """Number of images in the split."""
-    min_score: float = MIN_SCORE
-    """``MIN_SCORE``, or a lower ``min_score`` for predictions where that is better: with the best F1 at OKS 0.5."""
     results: Sequence[CocoResult] = field(default=(), compare=False, repr=False)
     """The predictions themselves, in COCO's results format, as ``evaluate`` returns them."""
 
@@ -67,14 +62,6 @@ class Evaluation:
         """The metrics as two lines, names above values."""
         values = ["-" if value < 0 else f"{value:.3f}" for value in self.metrics.values()]
         return "\n".join("".join(f"{cell:>7}" for cell in line) for line in (list(self.metrics), values))
-
-    def advise_on_min_score(self) -> str:
-        """What to say if ``MIN_SCORE`` leaves out too many people; empty otherwise."""
-        text = (
-            f"Scores are low: --min-score {self.min_score:g} gives the best balance of found and wrong ones on these "
-            f"images; the default, {MIN_SCORE:g}, leaves out more"
-        )
-        return text if self.min_score != MIN_SCORE else ""
 
 
 @run_in_all_processes("ranks", SHARE_TIMEOUT_MINUTES)
@@ -264,18 +251,4 @@ def compute_coco_metrics(results: Sequence[Mapping[str, Any]], split: Split, ske
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
-    return Evaluation(
-        metrics=dict(zip(METRICS, evaluation.stats.tolist())),
-        images=len(split.images),
-        min_score=_choose_min_score(evaluation),
-    )
-
-
-def _choose_min_score(evaluation: COCOeval) -> float:
-    """See ``Evaluation.min_score``."""
-    # At OKS 0.5, for people of any size, at each recall.
-    precision, scores = (evaluation.eval[name][0, :, 0, 0, 0] for name in ("precision", "scores"))
-    recall = evaluation.params.recThrs
-    f1 = 2 * precision * recall / np.maximum(precision + recall, 1e-9)
-    best = f1.argmax()
-    return min(round_min_score(scores[best].item()), MIN_SCORE) if f1[best] > 0 else MIN_SCORE
+    return Evaluation(dict(zip(METRICS, evaluation.stats.tolist())), len(split.images))

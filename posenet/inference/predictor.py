@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -14,30 +14,15 @@ import numpy as np
 
 from posenet.downloading import is_address
 from posenet.errors import ConfigError, DataError
-from posenet.images import (
-    REDUCTIONS,
-    ChannelOrder,
-    ImageInput,
-    is_encoded,
-    to_bgr,
-)
+from posenet.images import REDUCTIONS, ChannelOrder, ImageInput, is_encoded, to_bgr
+from posenet.inference.averaging import InputBatch, Letterbox, prepare_inputs, start_network
 from posenet.inference.decoder.decode import decode
 from posenet.inference.media.frames import IN_MEMORY, Frame, FrameInput, Source, file_source, read_frames
-from posenet.inference.networks import (
-    BackendName,
-    InputBatch,
-    Letterbox,
-    MapFunction,
-    PendingMaps,
-    load_network,
-    prepare_inputs,
-    start_network,
-    wrap_network,
-)
+from posenet.inference.networks import BackendName, MapFunction, load_network, wrap_network
 from posenet.inference.pipeline import predict_frames
 from posenet.inference.result import Result
 from posenet.messages import truncate_for_message
-from posenet.settings import Config, InferenceConfig
+from posenet.settings import Config, InferenceConfig, config_from_dict
 from posenet.settings.sections import MAX_SIDE, advise_on_height
 from posenet.skeleton import Skeleton, load_skeleton
 from posenet.visualization.drawing import MIN_SCORE
@@ -211,26 +196,22 @@ class Predictor:
 
     def predict_frame(self, frame: Frame) -> Result:
         """The people in a frame that could be read; the threads of a stream are not needed."""
-        pending = self.start_network(self.prepare_inputs([frame.image]))
-        return self.decode_batch(pending, pending.wait(), [frame])[0]
+        wait = self.start_network(self.prepare_inputs([frame.image]))
+        return self.decode_batch(wait(), [frame])[0]
 
     def prepare_inputs(self, images: Sequence[np.ndarray]) -> InputBatch:
         """Resize and pad (H, W, 3) BGR uint8 images; their network inputs must have the same size."""
         return prepare_inputs(self.network, images, self.settings)
 
-    def start_network(self, batch: InputBatch) -> PendingMaps:
-        """Start to compute the maps of a batch, averaged over the scales and flip, in ``decoded_cells`` of the largest.
-
-        With ``keep_maps``, they have all channels.
-        """
+    def start_network(self, batch: InputBatch) -> Callable[[], list[np.ndarray]]:
+        """Start to compute the maps of a batch; what waits for them. With ``keep_maps``, they have all channels."""
         return start_network(self.network, batch, self.skeleton, flip=self.settings.flip, all_channels=self.keep_maps)
 
-    def decode_batch(
-        self, pending: PendingMaps, maps_of_images: Sequence[np.ndarray], frames: Sequence[Frame]
-    ) -> list[Result]:
-        """The people in each frame, with keypoints in its pixels, for the maps that ``pending.wait`` has returned."""
+    def decode_batch(self, maps_of_images: Sequence[np.ndarray], frames: Sequence[Frame]) -> list[Result]:
+        """The people in each frame, with keypoints in its pixels, for the maps of the network."""
         results = []
-        for frame, letterbox, maps in zip(frames, pending.batch.letterboxes[0], maps_of_images):
+        for frame, maps in zip(frames, maps_of_images):
+            letterbox = self.letterbox((frame.image.shape[0], frame.image.shape[1]), max(self.settings.scales))
             # The decoder's own limit, which is lower, applies before people share keypoints, and so another one would
             # change who gets which.
             people = decode(maps, keypoint_threshold=self.settings.keypoint_threshold, skeleton=self.skeleton)
@@ -276,22 +257,10 @@ def read_single_image(image: ImageInput, channels: ChannelOrder) -> Frame:
 
 def override_settings(settings: InferenceConfig, overrides: dict[str, Any]) -> InferenceConfig:
     """Settings with other values of some keys; ``ConfigError`` if a key is unknown or a value is out of range."""
-    known = dataclasses.asdict(InferenceConfig())
-    if unknown := overrides.keys() - known.keys():
-        raise ConfigError(
-            f"unknown setting inference.{min(unknown)}; known are {', '.join(known)}; "
-            "min_score, device, amp and backend are arguments of Predictor"
-        )
-    changes = dict(overrides)
-    try:
-        if "scales" in changes:
-            changes["scales"] = tuple(changes["scales"])  # flags are lists
-        changed = dataclasses.replace(settings, **changes)
-        if not isinstance(changed.flip, (bool, np.bool_)):
-            raise TypeError("flip must be True or False")
-    except (TypeError, ValueError) as error:  # a text instead of a number, for example
-        defaults = {name: known[name] for name in overrides}
-        raise ConfigError(f"inference settings {overrides}: {error}; the defaults are {defaults}") from error
+    of_numpy = (np.generic, np.ndarray)
+    plain = {key: value.tolist() if isinstance(value, of_numpy) else value for key, value in overrides.items()}
+    tables = {"inference": dataclasses.asdict(settings) | plain}
+    changed = config_from_dict(tables, "arguments besides min_score, device, amp and backend").inference
     if "height" in overrides and changed.height > changed.max_height:
         raise ConfigError(
             f"inference.height {changed.height} is above inference.max_height {changed.max_height}, to which images "

@@ -390,8 +390,5 @@ def conclude(data: PreparedData, progress: bool) -> None:
         _log.warning("%s", warning)
     if evaluation.images < FEW_IMAGES:
         _log.warning("An AP on %s depends on chance; give %d or more for validation (--val)", count, FEW_IMAGES)
-    if advice := evaluation.advise_on_min_score():
-        _log.info("%s", advice)
     words = ["IMAGES", "--checkpoint", best, "--output", data.folder / "drawn"]
-    words += ["--min-score", f"{evaluation.min_score:g}"] if advice else []
     _log.info("Next: %s", command_line("predict", *words))

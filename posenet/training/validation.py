@@ -126,9 +126,8 @@ class CocoValidation:
         scores = sheet = None
         if self.runtime.is_main:
             all_results = list(itertools.chain.from_iterable(rank_results))
-            evaluation = compute_coco_metrics(all_results, self.split, self.config.model.skeleton)
-            scores = evaluation.metrics
-            drawings = [tile for item in drawn for tile in self._draw(item, evaluation.min_score)]
+            scores = compute_coco_metrics(all_results, self.split, self.config.model.skeleton).metrics
+            drawings = [tile for item in drawn for tile in self._draw(item)]
             sheet = contact_sheet(drawings, columns=4 if len(drawings) > 4 else 2) if drawings else None
         return dict(self.runtime.broadcast_object(scores)), sheet
 
@@ -162,14 +161,14 @@ class CocoValidation:
         log_resized(sizes)
         return results
 
-    def _draw(self, item: AnnotatedResult, min_score: float) -> list[np.ndarray]:
-        """Two tiles of one image: the annotated people, and the predicted ones with at least this score."""
+    def _draw(self, item: AnnotatedResult) -> list[np.ndarray]:
+        """Two tiles of one image: the annotated people, and as many predicted ones, those with the best scores."""
         image = item.result.image
         size, annotated_size = item.sizes
         entries = [entry for entry in self.split.people if entry["image_id"] == item.image.id]
         people = [Person.from_coco(entry["keypoints"], 1.0, item.result.skeleton) for entry in entries]
         truth = scale_people([person for person in people if person.found.any()], annotated_size, size)
-        predicted = [person for person in item.result if person.score >= min_score]
+        predicted = item.result[: len(truth)]
         truth_drawing = draw_people(image, truth)
         predicted_drawing = draw_people(image, predicted, keypoint_min_score=KEYPOINT_MIN_SCORE)
         truth_note, predicted_note = (item.result.skeleton.count(len(people)) for people in (truth, predicted))

@@ -60,12 +60,11 @@ def test_one_results_file(
     page = (output / "report.html").read_text()
     assert all(f"<dt>{name}</dt><dd>{value}</dd>" in page for name, value in facts.items())
     gains = np.diff([content["AP"], *content["corrected"].values()])
-    kinds = ("misplaced", "swap", "inversion", "jitter", "score", "background", "missed or inexact")
     assert capsys.readouterr().out == (
         f"one.json: AP {content['AP']:.3f}; 34 people, 0 missed people at OKS 0.5, 34 results\n"
-        "  481 keypoints compared: 478 good, 0 misplaced, 0 swap, 3 inversion, 0 jitter\n"
+        "  keypoints compared: 478 good, 0 miss, 0 swap, 3 inversion, 0 jitter\n"
         "  AP gained by correcting "
-        + ", then ".join(f"{kind} {gain:+.3f}" for kind, gain in zip(kinds, gains))
+        + ", ".join(map("{} {:+.3f}".format, content["corrected"], gains))
         + f"\nwrote {output / 'diagnosis.json'}, {output / 'report.html'}\n"
     )
 
@@ -118,10 +117,10 @@ def test_input_that_does_not_fit_is_refused_before_anything_is_written(
     for truth, words, message in (
         (annotations, [missing], "cannot read results"),
         (annotations, [results, "--images", missing], "does not exist"),
-        (annotations, [broken], "result 1 has 1 numbers"),
+        (annotations, [broken], "result 1 has other content"),
         (missing, [results], "cannot read annotations"),
         (nobody, [results], "no people"),
-        (chairs, [results], "category_id 1,"),
+        (chairs, [results], "result 1 has other content"),
         (chairs, [results, "--skeleton", "coco"], "no category has the skeleton's keypoints"),
     ):
         line = refused(capsys, "--annotations", truth, "--output", output, "--results", *words)
@@ -130,13 +129,6 @@ def test_input_that_does_not_fit_is_refused_before_anything_is_written(
     results = results.rename(tmp_path / "diagnosis.json")
     line = refused(capsys, "--annotations", annotations, "--results", results, "--output", tmp_path)
     assert "would replace an input" in line
-    page = tmp_path / "report.html"
-    page.write_text("mine")
-    results = results.rename(tmp_path / "r.json")
-    line = refused(capsys, "--annotations", annotations, "--results", results, "--output", tmp_path)
-    assert "report.html exists" in line and page.read_text() == "mine"
-    assert run("--annotations", annotations, "--results", results, "--output", tmp_path, "--overwrite") == 0
-    assert page.read_text() != "mine"
 
 
 def test_results_of_other_objects_need_no_skeleton(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -108,7 +108,7 @@ def test_a_prediction_at_the_lit_block_has_ap_1(tmp_path: Path, orientation: int
     turned = {1: offsets, 3: -offsets, 6: np.stack([-offsets[:, 1], offsets[:, 0]], axis=1)}
 
     class BlockPredictor(Predictor):
-        def decode_batch(self, pending, maps, frames):
+        def decode_batch(self, maps, frames):
             return [Result(image, [self.person_at(lit_centre(image.image))]) for image in frames]
 
         def person_at(self, centre):

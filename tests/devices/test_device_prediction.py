@@ -78,15 +78,15 @@ def test_a_batch_is_averaged_on_the_device_with_a_single_synchronization(
     settings: dict[str, Any] = {"scales": (0.5, 1.0, 1.5), "flip": True}
     different = [images[0], images[1][:, :250], images[4][:, :230]]
     predictor = make_predictor(accelerator, **settings)
-    predictor.start_network(predictor.prepare_inputs(different)).wait()  # the first use of a device may wait for it
+    predictor.start_network(predictor.prepare_inputs(different))()  # the first use of a device may wait for it
     with count_host_reads(accelerator) as launching:
         pending = predictor.start_network(predictor.prepare_inputs(different))
     assert not launching, f"the thread that starts kernels waited: {launching}"
     with count_host_reads(accelerator) as waiting:
-        maps = pending.wait()
+        maps = pending()
     assert waiting.total() <= 1, f"the host waited several times: {waiting}"
     cpu = make_predictor(CPU, **settings)
-    expected = cpu.start_network(cpu.prepare_inputs(different)).wait()
+    expected = cpu.start_network(cpu.prepare_inputs(different))()
     for maps_of_image, expected_maps in zip(maps, expected, strict=True):
         np.testing.assert_allclose(maps_of_image, expected_maps, atol=1e-4)
 
@@ -105,8 +105,8 @@ def test_a_module_may_write_to_the_same_tensor_again(accelerator: torch.device, 
     expected = make_predictor(CPU)
     pending = [predictor.start_network(predictor.prepare_inputs([image])) for image in images[:2]]
     for maps, image in zip(pending, images[:2], strict=True):
-        [maps_of_cpu] = expected.start_network(expected.prepare_inputs([image])).wait()
-        np.testing.assert_allclose(maps.wait()[0], maps_of_cpu, atol=1e-4)
+        [maps_of_cpu] = expected.start_network(expected.prepare_inputs([image]))()
+        np.testing.assert_allclose(maps()[0], maps_of_cpu, atol=1e-4)
 
 
 def test_the_ap_of_a_trained_network_is_that_of_the_cpu(accelerator: torch.device, tmp_path: Path) -> None:

@@ -18,8 +18,7 @@ from tests.helpers.source_files import ROOT
 
 pytestmark = pytest.mark.slow
 
-SUITE = [path for path in sorted(Path(__file__).parent.glob("test_device_*.py")) if path.stem != "test_device_exports"]
-"""The device suite but for ONNX Runtime, which runs on CUDA alone."""
+SUITE = sorted(Path(__file__).parent.glob("test_device_*.py"))
 SHOWN_CHARACTERS = 6000
 """The end of a module's output that is shown if it fails."""
 

@@ -85,7 +85,7 @@ def test_numbers_in_the_tables_lead_to_their_images_and_back_returns(browser: Br
     browser.wait(lambda: len(shown_images(browser)) == 5)
     browser.click(".keypoints tbody tr:first-child a")
     assert "keypoint=" in browser.address() and "kind=" in browser.address()
-    browser.click(".factor a")
+    browser.click(".sizes a")
     assert "size=" in browser.address() and "kind=" not in browser.address()
     browser.click("nav a:last-child")
     assert "size=" in browser.address(), "the menu keeps the filters"

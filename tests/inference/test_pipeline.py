@@ -16,9 +16,7 @@ from posenet.devices.ranks import Ranks
 from posenet.inference import pipeline
 from posenet.inference.media.frames import IN_MEMORY, Frame, Source
 from posenet.inference.pipeline import (
-    MAX_BLOCK_BATCHES,
     RUNNING_BATCHES,
-    WINDOW_BATCHES,
     predict_frames,
     split_into_blocks,
 )
@@ -51,13 +49,7 @@ def test_images_of_one_size_run_together_although_others_are_between_them() -> N
     assert noses == [20 + number % 20 for number in range(64)]
 
 
-def test_a_rare_image_waits_no_longer_than_the_window() -> None:
-    batches, _ = predict(frame_of("landscape" if number else "portrait") for number in range(3 * 64))
-    before = (WINDOW_BATCHES * BATCH_SIZE - 1) // BATCH_SIZE
-    assert batches[before] == 1 and sum(batches) == 3 * 64 and batches.count(BATCH_SIZE) == 47
-
-
-def test_large_images_wait_in_smaller_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_wait_for_others_within_a_bound_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "WINDOW_BYTES", 3 * 64 * 128 * 3)
     sizes = ["landscape", "portrait", "square"] * 6
     batches, noses = predict(frame_of(size, number) for number, size in enumerate(sizes))
@@ -122,17 +114,6 @@ def test_closing_the_results_drops_the_batches_that_the_network_has_not_begun(mo
     assert len(next(results)) == 1
     results.close()
     assert len(network.shapes) <= 2
-
-
-@pytest.mark.parametrize("num_images", [1000, 20_000])
-@pytest.mark.parametrize("world_size", [2, 16])
-def test_processes_get_equal_shares_of_images(num_images: int, world_size: int) -> None:
-    blocks = split_into_blocks([Source("image", Path(f"{number}.jpg")) for number in range(num_images)], 8)
-    assert max(map(len, blocks)) <= 8 * MAX_BLOCK_BATCHES
-    ranks = Ranks()
-    ranks.world_size = world_size
-    for ranks.rank in range(world_size):
-        assert abs(sum(map(len, ranks.share(blocks))) - num_images / world_size) <= 8
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 20])

@@ -68,7 +68,7 @@ def test_unreadable_samples_are_limited(stores: Stores, tmp_path: Path, monkeypa
     assert last(tmp_path / "refused")["progress"]["step"] == 7
 
 
-def test_the_sheet_shows_annotated_people_beside_those_from_the_recommended_min_score_on(
+def test_the_sheet_shows_annotated_people_beside_as_many_of_the_best_predicted_ones(
     stores: Stores, tiny_coco: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also in images that are half as large as annotated."""
@@ -91,6 +91,5 @@ def test_the_sheet_shows_annotated_people_beside_those_from_the_recommended_min_
     labelled = (COCO.to_network_order(points)[..., :2] + 0.5) / 2 - 0.5  # the centre of the first pixel is 0, 0
     for person in drawn[0]:
         assert np.abs(labelled[:, person.found] - person.keypoints[person.found, :2]).max(axis=(1, 2)).min() < 1e-3
-    annotations = coco / "annotations" / "person_keypoints_val2017.json"
-    evaluation = posenet.evaluate(tmp_path / "run" / "last.pth", coco / "val2017", annotations, progress=False)
-    assert evaluation is not None and min(person.score for person in drawn[1]) >= evaluation.min_score
+    scores = [person.score for person in drawn[1]]
+    assert len(scores) == len(drawn[0]) and scores == sorted(scores, reverse=True)

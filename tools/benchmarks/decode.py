@@ -17,9 +17,9 @@ from posenet.annotations.coco import CocoImage
 from posenet.annotations.people import People, read_dataset, read_split
 from posenet.cli.options import positive_int
 from posenet.data.targets import TargetRenderer
+from posenet.inference.averaging import Letterbox
 from posenet.inference.decoder.decode import decode
 from posenet.inference.evaluation import compute_coco_metrics
-from posenet.inference.networks import Letterbox
 from posenet.inference.predictor import Predictor
 from posenet.settings import MAP_STRIDE, Config
 

@@ -6,7 +6,7 @@ import argparse
 import copy
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -17,8 +17,8 @@ from benchmarks.measuring import Table, measure
 from posenet.cli.options import positive_int
 from posenet.devices.device import cudnn_flags
 from posenet.images import find_images
+from posenet.inference.averaging import InputBatch
 from posenet.inference.media.frames import Frame
-from posenet.inference.networks import InputBatch, PendingMaps
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
 from posenet.settings import MAP_STRIDE, Config
@@ -105,7 +105,7 @@ def record_batches(predictor: Predictor, paths: list[Path]) -> list[InputBatch]:
     batches: list[InputBatch] = []
 
     class Recorder(Predictor):
-        def start_network(self, batch: InputBatch) -> PendingMaps:
+        def start_network(self, batch: InputBatch) -> Callable[[], list[np.ndarray]]:
             batches.append(batch)
             return super().start_network(batch)
 
@@ -132,9 +132,7 @@ def milliseconds_without_network(predictor: Predictor, paths: list[Path], repeat
         return np.full((count, num_channels, height // MAP_STRIDE, width // MAP_STRIDE), 1e-3, np.float32)
 
     class Idle(Predictor):
-        def decode_batch(
-            self, pending: PendingMaps, maps_of_images: Sequence[np.ndarray], frames: Sequence[Frame]
-        ) -> list[Result]:
+        def decode_batch(self, maps_of_images: Sequence[np.ndarray], frames: Sequence[Frame]) -> list[Result]:
             return [Result(frame, [], self.skeleton) for frame in frames]
 
     idle = copy.copy(predictor)

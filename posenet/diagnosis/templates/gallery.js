@@ -45,7 +45,7 @@ function peopleWithErrors(tile, view) {
     const [kind, index] = error.split(":");
     return (view.kind === "any" || kind === view.kind) && (view.keypoint === "any" || Number(index) === keypoint);
   };
-  return all(".result .person", tile).filter(({ dataset }) =>
+  return all(".person", tile).filter(({ dataset }) =>
     dataset.errors.split(" ").some((error) => error && isAsked(error))
     && (view.size === "any" || dataset.size === view.size));
 }
@@ -145,8 +145,7 @@ function listPeople(people, view) {
     button.setAttribute("aria-pressed", person === view.person);
     addText(button, "strong", `${person[0] === "r" ? "Result" : list.dataset.name} ${Number(person.slice(1)) + 1}`);
     addText(button, "span", [facts, named.get(partner)?.facts].filter(Boolean).join("; "));
-    const missed = person[0] === "t" && named.has(person.replace("t", "m")) ? "missed" : "";
-    for (const error of (errors || missed).split(" ").filter(Boolean)) {
+    for (const error of errors.split(" ").filter(Boolean)) {
       const [kind, keypoint] = error.split(":");
       const kinds = [...form.elements.kind.options];
       const option = keypoint ? form.elements.keypoint.options[Number(keypoint) + 1] : kinds.find(({ value }) => value === kind);

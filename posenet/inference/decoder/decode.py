@@ -27,7 +27,6 @@ with candidates that other people have too, estimates where missing keypoints ar
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -59,8 +58,6 @@ MIN_LIMB_SCORE = 0.001
 """Limbs with a lower limb score are dropped."""
 MIN_SHARE_OF_BEST = 0.35
 """Limbs with less than this share of the score of the best limb of the same body part at either end are dropped."""
-PAIRS_PER_STEP = 2**16
-"""Pairs that are scored together, which bounds the memory."""
 MAX_VALUE = 2.0
 """Map values should be between 0 and 1. Larger ones are clipped to this."""
 CONFIDENCE_POWER = 1.5
@@ -253,37 +250,28 @@ def _pairs_to_score(
     """(M,) part and (M, 2) rows of the pairs that pass the prefilter and are short enough, sorted."""
     start = np.searchsorted(candidates.keypoint, np.arange(skeleton.num_keypoints + 1))  # first row of each keypoint
     is_large = np.diff(start)[skeleton.part_ends].prod(axis=1) > MANY_PAIRS
-    part, first, second = _all_pairs(start, skeleton.part_ends, np.flatnonzero(~is_large))
-    kept = np.flatnonzero(_mean_response(maps, candidates.xy, part, first, second) > threshold)
-    part, first, second = part[kept], first[kept], second[kept]
-    if is_large.any():
-        pairs = [(part, first, second)]
-        for large_part in np.flatnonzero(is_large):
-            pairs += _short_pairs(maps, candidates.xy, large_part, start, threshold, skeleton)
-        part, first, second = (np.concatenate(column) for column in zip(*pairs))
-        length = _length(candidates.xy, first, second)
-        is_short = _rank_within(part * len(candidates.xy) + second, length) < MAX_NEAREST
-        kept = np.flatnonzero(is_short | ~is_large[part])
-        kept = kept[np.argsort(part[kept], kind="stable")]
-        part, first, second = part[kept], first[kept], second[kept]
-    return part, np.stack([first, second], axis=1)
+    pairs = []
+    # All pairs of small parts are looked at together; those of a large part alone, which bounds the memory.
+    for parts in (np.flatnonzero(~is_large), *np.flatnonzero(is_large)[:, None]):
+        part, first, second = _all_pairs(start, skeleton.part_ends, parts)
+        passes = _mean_response(maps, candidates.xy, part, first, second) > threshold
+        if is_large[parts].any():
+            passes &= _are_short(candidates.xy, first, second, passes)
+        kept = np.flatnonzero(passes)
+        pairs.append((part[kept], np.stack([first[kept], second[kept]], axis=1)))
+    part, ends = (np.concatenate(column) for column in zip(*pairs))
+    order = np.argsort(part, kind="stable")
+    return part[order], ends[order]
 
 
-def _short_pairs(
-    maps: np.ndarray, xy: np.ndarray, part: np.intp, start: np.ndarray, threshold: float, skeleton: Skeleton
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """The pairs of one part that pass the prefilter, the ``MAX_NEAREST`` shortest ones at each first end."""
-    a, b = skeleton.part_ends[part]
-    second = np.arange(start[b], start[b + 1])
-    last = min(MAX_NEAREST, len(second)) - 1
-    step = max(1, PAIRS_PER_STEP // len(second))
-    for low in range(start[a], start[a + 1], step):
-        first = np.arange(low, min(low + step, start[a + 1]))[:, None]
-        passes = _mean_response(maps, xy, part, first, second) > threshold
-        length = np.where(passes, _length(xy, first, second), np.inf)
-        is_short = length <= np.partition(length, last, axis=1)[:, last, None]
-        row, column = np.nonzero(passes & is_short)
-        yield np.full(len(row), part), first[row, 0], second[column]
+def _are_short(xy: np.ndarray, first: np.ndarray, second: np.ndarray, passes: np.ndarray) -> np.ndarray:
+    """Whether pairs of one part, all that it has, are the ``MAX_NEAREST`` shortest at both ends of those that pass."""
+    gap = xy[second] - xy[first]
+    length = np.where(passes, np.hypot(gap[:, 0], gap[:, 1]), np.inf).reshape(np.ptp(first) + 1, -1)
+    for axis in (1, 0):
+        last = min(MAX_NEAREST, length.shape[axis]) - 1
+        length[length > np.partition(length, last, axis).take([last], axis)] = np.inf
+    return np.isfinite(length).ravel()
 
 
 def drop_weak_limbs(limbs: Limbs, num_candidates: int, skeleton: Skeleton) -> Limbs:
@@ -315,19 +303,13 @@ def _rank_within(group: np.ndarray, value: np.ndarray) -> np.ndarray:
 
 
 def _mean_response(
-    maps: np.ndarray, xy: np.ndarray, part: np.ndarray | np.intp, first: np.ndarray, second: np.ndarray
+    maps: np.ndarray, xy: np.ndarray, part: np.ndarray, first: np.ndarray, second: np.ndarray
 ) -> np.ndarray:
-    """The mean of the parts' maps at ``PREFILTER_POSITIONS`` between rows of ``xy``; the three indices broadcast."""
-    position = PREFILTER_POSITIONS.reshape(-1, *[1] * max(first.ndim, second.ndim))
-    x, y = _points_between(xy, first, second, position)
+    """The mean of the parts' maps at ``PREFILTER_POSITIONS`` between two rows of ``xy``; the indices are (M,)."""
+    x, y = _points_between(xy, first, second, PREFILTER_POSITIONS[:, None])
     column, row = np.rint(x).astype(np.intp), np.rint(y).astype(np.intp)
     _, height, width = maps.shape
     return np.asarray(_clipped(maps.reshape(-1)[(part * height + row) * width + column]).mean(axis=0))
-
-
-def _length(xy: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    x, y = xy.T
-    return np.asarray(np.hypot(x[second] - x[first], y[second] - y[first]))
 
 
 def _all_pairs(
@@ -422,9 +404,9 @@ def assemble_people(
     keypoints = np.zeros((len(kept), skeleton.num_keypoints, 3), np.float32)
     keypoints[*place, :2] = candidates.xy[is_owned]
     keypoints[*place, 2] = candidates.score[is_owned]
-    # person * N + candidate for the two ends of every limb: the person at each end and the candidate at the other.
-    linked = (person[limbs.ends] * len(person) + limbs.ends[:, ::-1])[person[limbs.ends] >= 0]
-    keypoints, estimates = complete_people(keypoints, candidates, linked, limbs_are_complete, pose_model)
+    is_linked = np.zeros((len(kept) + 1, len(person)), bool)  # the last row is for candidates of nobody
+    is_linked[person[limbs.ends], limbs.ends[:, ::-1]] = True
+    keypoints, estimates = complete_people(keypoints, candidates, is_linked, limbs_are_complete, pose_model)
     if pose_model is not None:
         keypoints = pose_model.refine_keypoints(keypoints)
     found = keypoints[..., 2, None] > 0
@@ -586,7 +568,7 @@ def _have_common(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 def complete_people(
     keypoints: np.ndarray,
     candidates: KeypointCandidates,
-    linked: np.ndarray,
+    is_linked: np.ndarray,
     limbs_are_complete: bool,
     pose_model: PoseModel | None,
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -630,8 +612,8 @@ def complete_people(
         person, near = some[row[nearest_last]], near[nearest_last]
         if not limbs_are_complete:
             estimates[person, keypoint[near]] = candidates.position[near]
-        is_linked = np.isin(person * len(keypoint) + near, linked)
-        person, near = person[is_linked], near[is_linked]
+        linked = is_linked[person, near]
+        person, near = person[linked], near[linked]
         completed[person, keypoint[near], :2] = candidates.xy[near]
         completed[person, keypoint[near], 2] = candidates.score[near]
     return completed, estimates

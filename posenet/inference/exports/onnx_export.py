@@ -5,12 +5,10 @@ Checkpoints that a runtime runs are converted once, and kept as files in the use
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import json
 import logging
-import os
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
@@ -24,9 +22,8 @@ from torch import Tensor, nn
 import posenet
 from posenet.checkpoints.named import cache_folder
 from posenet.checkpoints.weights import load_model, stored_config
-from posenet.devices.precision import select_amp
 from posenet.errors import CheckpointError, DataError, PosenetError
-from posenet.files import sha256_of, write_atomically
+from posenet.files import read_input, sha256_of, write_atomically
 from posenet.images import read_image
 from posenet.inference.exports.runtimes import CONSTANTS, INPUT, OUTPUT, PROPERTY, ExportedNetwork, require_packages
 from posenet.model import fused
@@ -50,8 +47,7 @@ FEW_IMAGES = 32
 """For so many images, PyTorch ends before a checkpoint is converted for a faster runtime: with ``tiny`` and with four
 stacks, both are equal at 30 to 55 images on the processors that were measured. See docs/deployment.md."""
 MAX_FILES = 8
-"""Files in the cache; the one that was used last is the last to go. A network of four stacks takes 500 MB."""
-_CHECKSUM_BYTES = hashlib.sha256().digest_size
+"""Files in the cache; the oldest one is the first to go. A network of four stacks takes 500 MB."""
 
 _log = logging.getLogger(__name__)
 
@@ -163,7 +159,7 @@ def quantize_onnx(model: onnx.ModelProto, config: Config, images: Sequence[np.nd
 
 
 def _describe(model: onnx.ModelProto, config: Config, precision: str) -> None:
-    """Write into a model who has written it, what it computes, and the settings that are needed to use it."""
+    """Write into a model who has written it, what it computes, in which precision, and what is needed to use it."""
     import onnx
 
     model.producer_name = "posenet"
@@ -171,12 +167,6 @@ def _describe(model: onnx.ModelProto, config: Config, precision: str) -> None:
     model.doc_string = f"Maps of keypoints and body parts; {precision} convolutions."
     channels = model.graph.output[0].type.tensor_type.shape.dim[1]
     channels.dim_value = config.model.skeleton.num_channels  # replaces a name
-    onnx.helper.set_model_props(model, describe_config(config, precision))
-    onnx.checker.check_model(model)
-
-
-def describe_config(config: Config, precision: str) -> dict[str, str]:
-    """The properties of a file with convolutions in float32 or int8; other programs need some of the entries."""
     tables = config_to_dict(config)
     stored: dict[str, Any] = {
         "precision": precision,
@@ -189,7 +179,8 @@ def describe_config(config: Config, precision: str) -> dict[str, str]:
         "tracking": tables["tracking"],
         "model": {"skeleton": skeleton_to_table(config.model.skeleton)},
     }
-    return {PROPERTY: json.dumps(CONSTANTS | stored)}
+    onnx.helper.set_model_props(model, {PROPERTY: json.dumps(CONSTANTS | stored)})
+    onnx.checker.check_model(model)
 
 
 def _copy_shared_weights(model: onnx.ModelProto) -> None:
@@ -240,19 +231,17 @@ def load_converted(
     """
     config = config or stored_config(checkpoint)
     file = _converted_file(checkpoint, config)
-    model = _read_converted(file) if file else None
-    if model is None:
+    if file is not None and file.is_file():
+        model = read_input(file)
+    else:
         is_few = num_images is not None and num_images <= FEW_IMAGES
         if not is_requested and (is_few or config.model.network):
             return None
-        fate = "not kept" if file is None else f"kept in {file.parent}"
-        _log.info("%s is converted, which takes a while, and %s", checkpoint, fate)
+        _log.info("%s is converted, which takes a while, and %s", checkpoint, f"kept in {file}" if file else "not kept")
         model = build_onnx(load_model(checkpoint, config)[0], config).SerializeToString()
         if file is not None:
             _keep_converted(model, file)
-    if device.lower() in ("auto", "cpu") and select_amp(torch.device("cpu"), amp) == "off":
-        amp = "off"  # "auto" could mean bf16 to the runtime where PyTorch computes in float32: less accurate
-    return ExportedNetwork(model, runtime, str(checkpoint), device, amp, torch.get_num_threads()), config
+    return ExportedNetwork(model, runtime, str(checkpoint), device, amp), config
 
 
 def _converted_file(checkpoint: Path, config: Config) -> Path | None:
@@ -270,25 +259,13 @@ def _converted_file(checkpoint: Path, config: Config) -> Path | None:
     code = sorted([*Path(fused.__file__).parent.glob("*.py"), *Path(__file__).parent.glob("*.py")])
     settings = json.dumps(config_to_dict(config)["model"], sort_keys=True)
     key = [sha256_of(checkpoint), settings, posenet.__version__, torch.__version__, *map(sha256_of, code)]
-    return folder / hashlib.sha256("\n".join(key).encode()).hexdigest()[:32]
-
-
-def _read_converted(file: Path) -> bytes | None:
-    """The ONNX model in a file, before the checksum at its end; None if there is none, or if it is damaged."""
-    try:
-        data = file.read_bytes()
-    except OSError:
-        return None
-    with contextlib.suppress(OSError):  # of another user, or on a read-only disk
-        os.utime(file)
-    model, checksum = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
-    return model if hashlib.sha256(model).digest() == checksum else None
+    return folder / f"{hashlib.sha256(''.join(key).encode()).hexdigest()[:32]}.onnx"
 
 
 def _keep_converted(model: bytes, file: Path) -> None:
-    """Write a file, and remove those that were used least lately, also what killed processes have left."""
+    """Write a file, and remove the oldest ones, also what killed processes have left."""
     try:
-        write_atomically(file, model + hashlib.sha256(model).digest())
+        write_atomically(file, model)
         files = [path for path in file.parent.iterdir() if path.is_file()]
         for path in sorted(files, key=lambda path: -path.stat().st_mtime)[MAX_FILES:]:
             path.unlink(missing_ok=True)

@@ -34,7 +34,6 @@ PROPERTY = "posenet"
 CONSTANTS = {"format": 2, "multiple": INPUT_MULTIPLE, "stride": MAP_STRIDE}
 """Entries that are the same in all files of this version. Files of format 1 computed candidates instead of maps."""
 _OPENVINO_PRECISIONS = {"off": "f32", "bf16": "bf16", "fp16": "f16"}
-_CUDA = "CUDAExecutionProvider"
 _ORT_ERRORS_ONLY = 3
 """A logging level of ONNX Runtime."""
 
@@ -52,25 +51,20 @@ def load_exported_file(
     """Load an exported file; see ``posenet.inference.networks.load_network``."""
     if backend == "torch":
         raise ConfigError(f"{path} is an exported file, which PyTorch cannot run; use backend {' or '.join(RUNTIMES)}")
-    names = [backend] if backend != "auto" else ["onnxruntime"] if device.startswith("cuda") else list(RUNTIMES)
+    names = list(RUNTIMES) if backend == "auto" else [backend]
     runtime = next(filter(is_installed, names), names[0])
     try:
         model = read_input(path)
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror}; check the path") from error
-    text = os.environ.get("OMP_NUM_THREADS", "")  # which PyTorch reads too
-    threads = int(text) if text.isdecimal() and int(text) > 0 else None
-    network = ExportedNetwork(model, runtime, str(path), device, amp, threads)
+    network = ExportedNetwork(model, runtime, str(path), device, amp)
     config = read_config(network.properties, str(path))
     size = INPUT_MULTIPLE // MAP_STRIDE
     expected = (1, config.model.skeleton.num_channels, size, size)
     try:
         maps = network(np.zeros((1, INPUT_MULTIPLE, INPUT_MULTIPLE, 3), np.uint8))
-        if maps.shape != expected:
-            raise ValueError(f"{OUTPUT} of shape {maps.shape} instead of {expected}")
-        # A weight that is not finite spreads: even 0 times it is NaN.
-        if not np.isfinite(maps).all():
-            raise ValueError(f"{OUTPUT} that are NaN or infinite")
+        if maps.shape != expected or not np.isfinite(maps).all():  # even 0 times a weight that is NaN is NaN
+            raise ValueError(f"{OUTPUT} of shape {maps.shape} instead of {expected}, or NaN or infinite ones")
     except Exception as error:  # each runtime raises errors of its own classes
         reason = to_single_line(str(error))[:MAX_REASON]
         raise CheckpointError(
@@ -104,16 +98,15 @@ class ExportedNetwork:
         runtime: one of ``RUNTIMES``.
         source: what messages call the file.
         device: a name of PyTorch's devices, a name of the runtime's devices, or "auto".
-        threads: threads on a CPU; None for as many as the runtime chooses.
     """
 
-    def __init__(
-        self, model: bytes, runtime: str, source: str, device: str, amp: Amp | Literal["auto"], threads: int | None
-    ) -> None:
-        self._arguments = (model, runtime, source, device, amp, threads)
+    def __init__(self, model: bytes, runtime: str, source: str, device: str, amp: Amp | Literal["auto"]) -> None:
+        self._arguments = (model, runtime, source, device, amp)
         if not is_installed(runtime):
             raise ConfigError(f"backend {runtime} needs the package {runtime}; pip install 'simplepose[{runtime}]'")
         load = _load_with_openvino if runtime == "openvino" else _load_with_onnxruntime
+        text = os.environ.get("OMP_NUM_THREADS", "")  # which PyTorch reads too; else the runtime chooses
+        threads = int(text) if text.isdecimal() else 0
         try:
             self._compute_maps, self.properties = load(model, device, amp, threads)
         except ConfigError as error:
@@ -131,9 +124,7 @@ class ExportedNetwork:
         return ExportedNetwork, self._arguments
 
 
-def _load_with_openvino(
-    model: bytes, device: str, amp: str, threads: int | None
-) -> tuple[MapFunction, Mapping[str, str]]:
+def _load_with_openvino(model: bytes, device: str, amp: str, threads: int) -> tuple[MapFunction, Mapping[str, str]]:
     """What computes the maps, and the properties in the file."""
     core = _openvino_core()
     name = "CPU" if device == "auto" else device.upper()
@@ -183,24 +174,16 @@ def _openvino_core() -> Any:
     return core
 
 
-def _load_with_onnxruntime(
-    model: bytes, device: str, amp: str, threads: int | None
-) -> tuple[MapFunction, Mapping[str, str]]:
+def _load_with_onnxruntime(model: bytes, device: str, amp: str, threads: int) -> tuple[MapFunction, Mapping[str, str]]:
     """What computes the maps, and the properties in the file."""
     import onnxruntime
 
     if amp not in ("off", "auto"):
         raise ConfigError(f"ONNX Runtime runs a graph in the precision of its file; leave out amp {amp}")
-    kind, _, index = device.partition(":")
-    providers: list[Any] = ["CPUExecutionProvider"]
-    if kind in ("auto", "cuda") and _CUDA in onnxruntime.get_available_providers():
-        providers.insert(0, (_CUDA, {"device_id": int(index or 0)}))
-    elif device not in ("auto", "cpu"):
-        raise ConfigError(f"ONNX Runtime has no device {device!r} here; use the device cpu, or install onnxruntime-gpu")
+    if device not in ("auto", "cpu"):
+        raise ConfigError(f"ONNX Runtime runs files on the CPU, not on {device!r}; use PyTorch on other devices")
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads or 0
+    options.intra_op_num_threads = threads
     options.log_severity_level = _ORT_ERRORS_ONLY
-    session = onnxruntime.InferenceSession(model, options, providers=providers)
-    if kind == "cuda" and _CUDA not in session.get_providers():  # it continues on the CPU
-        raise ConfigError(f"ONNX Runtime cannot use {device}, for example because CUDA is missing; use the device cpu")
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     return lambda images: session.run([OUTPUT], {INPUT: images})[0], session.get_modelmeta().custom_metadata_map

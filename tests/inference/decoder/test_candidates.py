@@ -162,8 +162,8 @@ def many_noses_and_necks(number):
     return candidates, rng.uniform(0.9, 1, (COCO.num_parts, 40, 40)).astype(np.float32)
 
 
-def test_of_many_pairs_the_ten_shortest_at_each_end_become_limbs(monkeypatch):
-    """They are the same whether the pairs are looked at together or in steps; few pairs all become limbs."""
+def test_of_many_pairs_the_ten_shortest_at_each_end_become_limbs():
+    """Few pairs all become limbs."""
     candidates, maps = many_noses_and_necks(150)
     limbs = find_limbs(maps, candidates, 0.1, COCO)
     first, second = COCO.part_ends[COCO.parts.index(("neck", "nose"))]
@@ -173,8 +173,6 @@ def test_of_many_pairs_the_ten_shortest_at_each_end_become_limbs(monkeypatch):
     is_short &= np.where(is_short, length, np.inf).argsort(0).argsort(0) < 10
     expected = np.stack(np.nonzero(is_short), axis=1) + (noses[0], necks[0])
     assert limbs.ends.tolist() == expected.tolist()
-    monkeypatch.setattr("posenet.inference.decoder.decode.PAIRS_PER_STEP", 1000)
-    np.testing.assert_array_equal(find_limbs(maps, candidates, 0.1, COCO).ends, limbs.ends)
     few, maps = many_noses_and_necks(64)
     assert len(find_limbs(maps, few, 0.1, COCO).score) == 64 * 64
 

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 
 from posenet.inference.decoder.pose_model import (
-    DERIVED_VARIANCE,
     INDEPENDENT_VARIANCE,
     PART_CORRELATION,
     POSE_UNCERTAINTY,
@@ -87,16 +86,6 @@ def test_the_refined_positions_are_the_formula_of_the_docstring():
     np.testing.assert_array_equal((x + 1j * y)[1, :2], [5, 9j])  # two keypoints are too few
 
 
-def test_a_derived_keypoint_deviates_like_the_mean_of_its_sources():
-    neck, left, right = (COCO.index(name) for name in ("neck", "left_shoulder", "right_shoulder"))
-    covariance = MODEL.covariance
-    others = np.delete(ALL, neck)
-    np.testing.assert_allclose(covariance[neck, others], (covariance[left] + covariance[right])[others] / 2)
-    variance_of_difference = np.array([1, -0.5, -0.5]) @ covariance[np.ix_([neck, left, right], [neck, left, right])]
-    assert variance_of_difference @ [1, -0.5, -0.5] == pytest.approx(DERIVED_VARIANCE)
-    assert np.linalg.eigvalsh(covariance).min() > 0
-
-
 def test_the_covariance_of_the_deviations_is_that_of_the_docstring():
     """Computed here with the distances by a search from each keypoint. The neck is derived; see above."""
     side = np.array([name.startswith("left") - name.startswith("right") for name in COCO.keypoints])
@@ -123,13 +112,3 @@ def test_many_circles_of_body_parts_make_no_negative_variances():
     layout = {name: [index / 5, 0.5] for index, name in enumerate(names)}
     model = PoseModel(skeleton_from_table({"keypoints": names, "parts": parts, "layout": layout}))
     assert 0 < np.linalg.eigvalsh(model.covariance).min() < 0.1
-
-
-def test_the_score_of_a_limb_falls_linearly_with_the_excess_of_its_length():
-    parts = np.repeat(np.arange(COCO.num_parts), 4)
-    scale = np.tile([0.5, 2.0, 10.0, 40.0], COCO.num_parts)
-    a, b = COCO.part_ends[parts].T
-    squared = (MODEL.height[a] - MODEL.height[b]) ** 2 + MODEL.spread[a] ** 2 + MODEL.spread[b] ** 2 + 0.5**2
-    expected_length = scale * np.sqrt(squared)
-    for ratio, factor in ((0.5, 1.0), (1.0, 1.0), (1.25, 0.85), (1.5, 0.7), (2.0, 0.4), (9.0, 0.4)):
-        np.testing.assert_allclose(MODEL.length_factor(ratio * expected_length, parts, scale), factor)

@@ -43,18 +43,6 @@ def test_an_exported_file_finds_the_people_that_pytorch_finds(
         assert one.score == pytest.approx(other.score, abs=1e-4)
 
 
-def test_an_exported_file_runs_in_as_many_threads_as_the_variable_says(
-    spot_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    load = Mock(side_effect=ConfigError("seen"))
-    monkeypatch.setattr("posenet.inference.exports.runtimes.ExportedNetwork", load)
-    for value, threads in (("", None), ("3", 3), ("0", None), ("all", None)):
-        monkeypatch.setenv("OMP_NUM_THREADS", value)
-        with pytest.raises(ConfigError, match="seen"):
-            Predictor(spot_file, backend="onnxruntime")
-        assert load.call_args.args[5] == threads
-
-
 @pytest.mark.slow
 def test_openvino_computes_the_same_where_a_variable_limits_the_instructions_of_pytorch(
     spot_file: Path, tmp_path: Path
@@ -82,6 +70,12 @@ def test_what_cannot_run_an_exported_file_is_refused(spot_file: Path, monkeypatc
         Predictor(spot_file, backend="tensorrt")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="another configuration"):
         Predictor(spot_file, config=Config())
+    for backend, device in (("onnxruntime", "cuda:1"), ("openvino", "cuda")):
+        pytest.importorskip(backend)
+        with pytest.raises(ConfigError, match=f"{spot_file.name}: .*{device}"):
+            Predictor(spot_file, backend=backend, device=device)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="amp fp16"):
+        Predictor(spot_file, backend="onnxruntime", amp="fp16")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "posenet.inference.exports" or None)
     with pytest.raises(ConfigError, match=r"pip install 'simplepose\[openvino\]'"):
         Predictor(spot_file)
@@ -158,34 +152,6 @@ def test_only_whole_files_are_read(spot_file: Path, tmp_path: Path, runtime: str
             Predictor(tmp_path / f"{name}.onnx", device="cpu", backend=runtime)  # type: ignore[arg-type]
 
 
-def test_onnx_runtime_uses_cuda_where_it_has_it(spot_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The session here has no GPU, as where CUDA cannot start: that is an error only if a GPU was asked for."""
-    onnxruntime = pytest.importorskip("onnxruntime")
-
-    def load(device: str, amp: Any = "auto") -> Any:
-        ExportedNetwork(spot_file.read_bytes(), "onnxruntime", "a.onnx", device, amp, 3)
-        return session.call_args.kwargs["providers"]
-
-    session = Mock(wraps=onnxruntime.InferenceSession)
-    monkeypatch.setattr(onnxruntime, "InferenceSession", session)
-    cpu = "CPUExecutionProvider"
-    assert load("auto") == load("cpu") == [cpu]
-    for device in ("cuda", "cuda:1", "mps"):
-        with pytest.raises(ConfigError, match=f"no device '{device}'"):
-            load(device)
-    with pytest.raises(ConfigError, match="amp fp16"):
-        load("cpu", "fp16")
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider", cpu])
-    session.side_effect = lambda *args, providers: Mock(
-        get_providers=lambda: [cpu], get_modelmeta=lambda: Mock(custom_metadata_map={})
-    )
-    assert load("auto") == [("CUDAExecutionProvider", {"device_id": 0}), cpu]
-    assert load("cpu") == [cpu]
-    with pytest.raises(ConfigError, match="cannot use cuda:1"):
-        load("cuda:1")
-    assert session.call_args.kwargs["providers"][0][1] == {"device_id": 1}
-
-
 def test_openvino_gets_the_device_the_precision_and_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("openvino")
     core = Mock(available_devices=["CPU", "GPU.0"])
@@ -194,10 +160,13 @@ def test_openvino_gets_the_device_the_precision_and_the_threads(monkeypatch: pyt
     monkeypatch.setattr("posenet.inference.exports.runtimes._openvino_core", lambda: core)
 
     def load_bytes(device: str, amp: Any) -> Any:
-        ExportedNetwork(b"a", "openvino", "a.onnx", device, amp, 3)
+        ExportedNetwork(b"a", "openvino", "a.onnx", device, amp)
         return core.compile_model.call_args.args[1:]
 
     latency = {"PERFORMANCE_HINT": "LATENCY"}
+    monkeypatch.setenv("OMP_NUM_THREADS", "all")
+    assert load_bytes("auto", "auto") == ("CPU", latency)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
     on_cpu = latency | {"INFERENCE_NUM_THREADS": 3}
     assert load_bytes("auto", "auto") == ("CPU", on_cpu)
     assert load_bytes("cpu", "bf16") == ("CPU", on_cpu | {"INFERENCE_PRECISION_HINT": "bf16"})

@@ -1,0 +1,235 @@
+"""From images to maps: resized inputs, and the average of their maps over inference scales and mirrored images.
+
+A network sees an image once for each inference scale, resized and padded (``Letterbox``), and with ``flip`` also
+mirrored. The maps of all scales are resampled to the cells of the largest one and averaged: on a device by PyTorch,
+elsewhere by NumPy and OpenCV, which need no PyTorch and are faster on a CPU.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import cv2
+import numpy as np
+
+from posenet.inference.networks import MapFunction, TorchNetwork
+from posenet.person import Person
+from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, PADDING, InferenceConfig
+from posenet.skeleton import Skeleton
+
+CORNER = 0.001
+"""Smallest x, in pixels, of a keypoint with y = 0."""
+MAX_WIDTH = 3800
+"""Upper limit of the width of the network input: it bounds the memory that a panorama takes."""
+MAX_CUBIC_FACTOR = 1.75
+"""An image that is more times as large as its network input is halved first. Cubic interpolation alone would give some
+of its pixels almost no weight."""
+
+
+@dataclass(frozen=True)
+class Letterbox:
+    """Resizes an image, then pads it on the right and below."""
+
+    resized: tuple[int, int]
+    """(height, width) of the resized image, in network-input pixels."""
+    padded: tuple[int, int]
+    """(height, width) of the network input."""
+
+    @classmethod
+    def fit(cls, image_size: tuple[int, int], settings: InferenceConfig, scale: float = 1.0) -> Letterbox:
+        """Resize an image of (height, width) ``image_size`` to ``scale`` times the configured height, and pad it.
+
+        It is smaller if the padded image would exceed ``inference.max_height`` or ``MAX_WIDTH``.
+        """
+        height, width = image_size
+        zoom = min(
+            settings.height * scale / height,
+            settings.max_height // INPUT_MULTIPLE * INPUT_MULTIPLE / height,
+            MAX_WIDTH // INPUT_MULTIPLE * INPUT_MULTIPLE / width,
+        )
+        resized = (max(1, round(height * zoom)), max(1, round(width * zoom)))
+        rows, columns = (-(-side // INPUT_MULTIPLE) * INPUT_MULTIPLE for side in resized)  # rounded up
+        return cls(resized, (rows, columns))
+
+    @property
+    def image_cells(self) -> tuple[int, int]:
+        """Rows and columns of map cells that show the image."""
+        height, width = self.resized
+        return -(-height // MAP_STRIDE), -(-width // MAP_STRIDE)  # rounded up
+
+    @property
+    def decoded_cells(self) -> tuple[int, int]:
+        """Rows and columns of map cells for the decoder: those of the image, and one more of each if there is one.
+
+        The position of a keypoint in the last cell of the image depends on the next cell.
+        """
+        rows, columns = self.image_cells
+        return min(rows + 1, self.padded[0] // MAP_STRIDE), min(columns + 1, self.padded[1] // MAP_STRIDE)
+
+    def apply(self, image: np.ndarray) -> np.ndarray:
+        """Resize and pad a (H, W, 3) uint8 image.
+
+        While it is much larger, it is halved to the means of 2 x 2 pixels. The rest is cubic interpolation, or
+        averaging over areas where an odd side prevents halving.
+        """
+        result = np.full((*self.padded, 3), PADDING, np.uint8)
+        height, width = self.resized
+        rows, columns = image.shape[:2]
+        factor = max(rows / height, columns / width)
+        while factor > MAX_CUBIC_FACTOR and rows % 2 == 0 and columns % 2 == 0:
+            rows, columns, factor = rows // 2, columns // 2, factor / 2
+            image = cv2.resize(image, (columns, rows), interpolation=cv2.INTER_AREA)
+        interpolation = cv2.INTER_AREA if factor > MAX_CUBIC_FACTOR else cv2.INTER_CUBIC
+        cv2.resize(image, (width, height), dst=result[:height, :width], interpolation=interpolation)
+        return result
+
+    def map_back(self, people: Iterable[Person], image_size: tuple[int, int]) -> list[Person]:
+        """Map keypoints from network-input pixels to pixels of an image of (height, width) ``image_size``.
+
+        They are clipped to the image. In its top left corner, they stay ``CORNER`` away from (0, 0), which means that a
+        keypoint was not found.
+        """
+        size = np.array(image_size[::-1], np.float32)  # width, height: the order of x, y
+        zoom = size / np.array(self.resized[::-1], np.float32)
+
+        def map_points(points: np.ndarray, exists: np.ndarray) -> np.ndarray:
+            inside = np.clip((points + 0.5) * zoom - 0.5, 0, size - 1)
+            inside[(inside == 0).all(axis=1), 0] = CORNER
+            return np.where(exists[:, None], inside, 0)
+
+        mapped = []
+        for person in people:
+            keypoints = person.keypoints.copy()
+            keypoints[:, :2] = map_points(keypoints[:, :2], person.found)
+            estimates = None if person.estimates is None else map_points(person.estimates, ~person.found)
+            mapped.append(dataclasses.replace(person, keypoints=keypoints, estimates=estimates))
+        return mapped
+
+
+class InputBatch(NamedTuple):
+    """N images, resized and padded for the network at each inference scale."""
+
+    letterboxes: list[list[Letterbox]]
+    """``letterboxes[scale][image]``, largest scale first. The maps of all scales are resampled to its cells."""
+    inputs: list[np.ndarray]
+    """For each scale (N, H, W, 3) BGR uint8."""
+
+
+def prepare_inputs(network: MapFunction, images: Sequence[np.ndarray], settings: InferenceConfig) -> InputBatch:
+    """Resize and pad (H, W, 3) BGR uint8 images, whose network inputs have the same size."""
+    batch = InputBatch([], [])
+    for scale in sorted(settings.scales, reverse=True):
+        letterboxes = [Letterbox.fit((image.shape[0], image.shape[1]), settings, scale) for image in images]
+        inputs = np.stack([letterbox.apply(image) for letterbox, image in zip(letterboxes, images)])
+        batch.letterboxes.append(letterboxes)
+        batch.inputs.append(network.pin(inputs).numpy() if isinstance(network, TorchNetwork) else inputs)
+    return batch
+
+
+def start_network(
+    network: MapFunction, batch: InputBatch, skeleton: Skeleton, *, flip: bool, all_channels: bool
+) -> Callable[[], list[np.ndarray]]:
+    """Start to compute the maps of a batch, averaged over its scales and, if ``flip``, over the mirrored images.
+
+    A device averages the maps itself, and this returns without waiting for it. What waits, on any thread, is returned:
+    it returns (C, h, w) float32 maps of each image, in its ``decoded_cells``. ``all_channels`` adds the maps that
+    nobody is decoded from, person mask and keypoint foreground. ``ValueError`` if the network computes maps of another
+    shape: people would be misplaced.
+    """
+    num_channels = skeleton.num_channels if all_channels else skeleton.num_decoded_channels
+    mirrored_channels = skeleton.flip_channels[:num_channels] if flip else None
+
+    on_device = network if isinstance(network, TorchNetwork) and network.averages else None
+
+    def run(images: Any) -> Any:
+        maps: Any
+        if on_device is not None:
+            maps = on_device.compute_maps(images)
+            maps = maps.float() if flip or len(batch.inputs) > 1 else maps
+        else:  # a function of the user may return a tensor, or other numbers
+            maps = np.asarray(network(np.ascontiguousarray(images)), np.float32)
+        count, height, width, _ = images.shape
+        expected = (count, skeleton.num_channels, height // MAP_STRIDE, width // MAP_STRIDE)
+        if tuple(maps.shape) != expected:
+            raise ValueError(f"the network must compute maps of shape {expected}, not {tuple(maps.shape)}")
+        return maps[:, :num_channels]
+
+    def crop(maps: np.ndarray) -> list[np.ndarray]:
+        sizes = [letterbox.decoded_cells for letterbox in batch.letterboxes[0]]
+        return [np.ascontiguousarray(of_image[:, :rows, :columns]) for of_image, (rows, columns) in zip(maps, sizes)]
+
+    if on_device is None:
+        cropped = crop(_average(run, batch, mirrored_channels, np.asarray, np.flip, _resample))
+        return lambda: cropped
+    import torch
+    from torch.nn import functional as F
+
+    def resample(cells: torch.Tensor, repeated: tuple[int, int], zoom: tuple[float, float]) -> torch.Tensor:
+        padded = F.pad(cells[None], (0, repeated[1], 0, repeated[0]), mode="replicate")
+        return F.interpolate(padded, scale_factor=zoom, mode="bicubic")[0]
+
+    # Not the inference mode: its tensors may be written within it alone, and the device may do so later.
+    with torch.no_grad():
+        averages = _average(run, batch, mirrored_channels, on_device.to_device, torch.flip, resample)
+        wait = on_device.copy_to_host(averages)
+    return lambda: crop(wait())  # it keeps the inputs in memory, which the device may still be copying
+
+
+def _resample(cells: np.ndarray, repeated: tuple[int, int], zoom: tuple[float, float]) -> np.ndarray:
+    """(C, h', w') cells in ``zoom`` times as many, by cubic convolution, after repeating the last row and column."""
+    cells = np.pad(cells, ((0, 0), (0, repeated[0]), (0, repeated[1])), mode="edge")
+    # A size instead of the factors would change the ratio, because sizes are whole numbers.
+    return np.stack([cv2.resize(one, None, fx=zoom[1], fy=zoom[0], interpolation=cv2.INTER_CUBIC) for one in cells])
+
+
+def _average(
+    run: Callable[[Any], Any],
+    batch: InputBatch,
+    mirrored_channels: np.ndarray | None,
+    to_device: Callable[[np.ndarray], Any],
+    flip: Callable[[Any, tuple[int]], Any],
+    resample: Callable[[Any, tuple[int, int], tuple[float, float]], Any],
+) -> Any:
+    """(N, C, h, w) averages, correct in the decoded cells of each image: an array, or a tensor on its device.
+
+    Args:
+        run: computes the maps of images that ``to_device`` has returned.
+        mirrored_channels: channel c of a mirrored image is channel ``mirrored_channels[c]``; None mirrors no images.
+        flip: NumPy's or PyTorch's.
+        resample: see ``_resample``.
+    """
+    num_passes = len(batch.inputs) * (1 if mirrored_channels is None else 2)
+    twins = None if mirrored_channels is None else to_device(mirrored_channels)
+    total: Any = None
+    for inputs, letterboxes in zip(batch.inputs, batch.letterboxes):
+        images = to_device(inputs)
+        maps = run(images) * 1  # a copy, because the network may write to the same array again
+        if twins is not None:
+            # The image is mirrored with its padding. The width is a multiple of the stride, so the cells coincide.
+            maps += flip(run(flip(images, (2,)))[:, twins], (3,))
+        maps *= 1 / num_passes
+        if total is None:  # the largest scale
+            total = maps
+            continue
+        for average, cells, source, target in zip(total, maps, letterboxes, batch.letterboxes[0]):
+            # Resizing by s maps x to (x + 0.5) s - 0.5, for pixels and for cells. The two scales are padded
+            # differently, so s is the ratio of the sizes of the resized images, not of the maps.
+            zoom = target.resized[0] / source.resized[0], target.resized[1] / source.resized[1]
+            rows, columns = target.decoded_cells
+            height, width = _cells_for(rows, zoom[0]), _cells_for(columns, zoom[1])
+            cells = cells[:, :height, :width]
+            repeated = height - cells.shape[1], width - cells.shape[2]
+            average[:, :rows, :columns] += resample(cells, repeated, zoom)[:, :rows, :columns]
+    return total
+
+
+def _cells_for(num_wanted: int, zoom: float) -> int:
+    """How many cells make at least ``num_wanted`` that depend on no others: two more for the cubic interpolation.
+
+    They also become more, if only by one: OpenCV copies a map whose size would stay the same, and ignores the factor.
+    """
+    return math.ceil(max(num_wanted / zoom + 2, 1 / (zoom - 1) + 1 if zoom > 1 else 0))
