@@ -43,6 +43,10 @@ COCO_CATEGORY: dict[str, Any] = {
     ],
 }  # fmt: skip
 """The entry of ``categories`` in COCO's own keypoint files."""
+OTHER_FORMATS = (
+    "give a COCO keypoint file, complete and unpacked; posenet annotations import makes one of other formats"
+)
+"""What to give instead of a file that is none."""
 MAX_NUMBER = 1e12
 """Limit of coordinates and areas, so that sums of them are finite."""
 
@@ -203,16 +207,7 @@ def read_document(path: str | Path) -> Any:
     except OSError as error:
         raise DataError(f"cannot read annotations {path}: {error.strerror or error}; correct the path") from error
     except (ValueError, RecursionError) as error:
-        remedy = remedy_for_format(path) or "give an annotation file, and copy or export it again if it is cut off"
-        raise DataError(f"{path} is not valid JSON ({error}); {remedy}") from error
-
-
-def remedy_for_format(path: str | Path) -> str:
-    """What makes annotations of a file in another format than JSON, by its suffix; empty if that is not known."""
-    suffix = Path(path).suffix.lower()
-    if suffix in (".yaml", ".yml", ".xml", ".csv", ".mat", ".slp", ".nwb"):
-        return f"convert other formats with posenet annotations import {path} --output train.json"
-    return "unpack it, and give a file in it; CVAT exports one as COCO Keypoints 1.0" if suffix == ".zip" else ""
+        raise DataError(f"{path} is not valid JSON ({error}); {OTHER_FORMATS}") from error
 
 
 def describe_counts(document: Mapping[str, list[Entry]]) -> str:
@@ -234,10 +229,7 @@ def select_sections(document: Any, path: str | Path, required: Collection[str] =
     for key, entries in sections.items():
         is_lacking = not is_coco or (key in required and content.get(key) is None)
         if is_lacking or not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-            raise DataError(
-                f"{path}: {key!r} is missing or not a list of objects; give a COCO keypoint file, or convert that of "
-                "another tool with posenet annotations import"
-            )
+            raise DataError(f"{path}: {key!r} is missing or not a list of objects; {OTHER_FORMATS}")
     return sections
 
 

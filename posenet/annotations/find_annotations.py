@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 from typing import TypeGuard
 
-from posenet.annotations.coco import remedy_for_format
 from posenet.errors import DataError
 from posenet.messages import command_line
 from posenet.settings.reading import experiment_names
@@ -40,11 +39,11 @@ def find_annotations(source: Path, val: Path | None) -> tuple[Path, Path | None]
         val, _ = _search_folder(val)
     if not train.exists() or not (train.is_dir() or train.suffix.lower() in DATA_SUFFIXES):
         reason = "is not a file of annotations" if train.exists() else "does not exist"
-        remedy = (
-            "give a data.yaml (YOLO-pose), a .json (COCO, Label Studio), another one of posenet docs formats, or its "
-            "folder; an experiment is given as --config NAME, a store as --set data.train=FILE.h5"
+        raise DataError(
+            f"{train} {reason}; give a data.yaml (YOLO-pose), a .json (COCO, Label Studio), another one of posenet "
+            "docs formats, unpacked, or its folder; an experiment is given as --config NAME, a store as "
+            "--set data.train=FILE.h5"
         )
-        raise DataError(f"{train} {reason}; {(train.exists() and remedy_for_format(train)) or remedy}")
     if val is None and is_yolo(train):
         from posenet.annotations.importing.yolo_pose import places_of_split
 

@@ -81,7 +81,8 @@ def find_images_near(path: Path, images: str | Path | None, names: Sequence[str]
             return files, found
     such = f", such as {names[0][:100]}" if names else ""
     raise DataError(
-        f"no folder in {places[-1].folder} has the images of {path}{such}; name the folder with --images DIR"
+        f"no folder in {places[-1].folder} has the images of {path}, or several have them{such}; "
+        "name it with --images DIR"
     )
 
 

@@ -321,10 +321,10 @@ def test_what_cannot_be_prepared_is_refused_in_one_line() -> None:
         "missing.json": "missing.json does not exist; give a data.yaml",
         "coco/photos/1.jpg": "1.jpg is not a file of annotations; give a data.yaml",
         "other": "other has no file of annotations; give the file itself",
-        "empty.json": "no folder in . has the images of empty.json; name the folder with --images DIR",
+        "empty.json": "no folder in . has the images of empty.json, or several",
         "results.json": "results.json has results, not annotations",
         "text.json": "text.json has no annotations",
-        "cvat.zip": "cvat.zip is not a file of annotations; unpack it, and give a file in it; CVAT exports one as COCO",
+        "cvat.zip": "cvat.zip is not a file of annotations; give .* unpacked",
     }.items():
         refused(lambda: prepare(source), DataError, message)
     with changed_chairs() as content:
@@ -333,7 +333,7 @@ def test_what_cannot_be_prepared_is_refused_in_one_line() -> None:
         message = "train.json has keypoints in 1 image, too few"
         refused(lambda: prepare("coco/one.json"), DataError, message)
         shutil.copytree("coco/photos", "coco/again")
-        refused(prepare, DataError, "both have the images of .*; name the folder")
+        refused(prepare, DataError, "several have them, such as 1.jpg; name it")
         for entry in content["annotations"]:
             entry["keypoints"] = entry["keypoints"][:5]
     refused(lambda: prepare(images="coco/photos"), DataError, "keypoint-values.*posenet annotations lint ")
