@@ -23,18 +23,6 @@ from tests.helpers.tiny_training import train_tiny, weights
 SIZE = (64, 128)
 
 
-@pytest.mark.parametrize("framing", ["person", "image"])
-def test_sample_shapes_and_types(store: Store, framing: str) -> None:
-    dataset = PoseDataset(store, (128, 192), framing, AugmentConfig())
-    assert len(dataset) == (len(store) if framing == "person" else store.num_images)
-    batch = dataset[0, 0]
-    assert batch.images.shape == (1, 128, 192, 3)
-    assert batch.joints.shape[2:] == (18, 3) and batch.joints.dtype == torch.float32
-    assert batch.person_mask.shape == batch.mask_miss.shape == (1, 32, 48)
-    assert {tensor.dtype for tensor in (batch.images, batch.person_mask, batch.mask_miss)} == {torch.uint8}
-    assert batch.person_mask.max() == 255
-
-
 def test_person_framing_centres_the_main_person_at_the_configured_height(store: Store) -> None:
     dataset = PoseDataset(store, (256, 256), "person")
     for index in range(len(store)):

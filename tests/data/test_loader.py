@@ -26,7 +26,7 @@ from posenet.data.store_list import SampleCounts
 from posenet.errors import DataError
 from posenet.settings import AugmentConfig
 from tests.helpers.drawn_data import same_batches
-from tests.helpers.process_runs import fork_process, limit_of_time, wait_for_exit
+from tests.helpers.process_runs import limit_of_time
 
 MakeLoader = Callable[..., BatchLoader]
 needs_signals = pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="signals of POSIX only")
@@ -270,31 +270,6 @@ def test_an_error_of_the_program_keeps_its_class_and_its_traceback(dataset: Pose
         list(loader)
 
 
-def _is_running(process_id: int) -> bool:
-    try:
-        return Path(f"/proc/{process_id}/stat").read_text().rpartition(") ")[2][0] != "Z"
-    except OSError:
-        return False
-
-
-@needs_linux
-def test_no_worker_outlives_a_killed_program(dataset: PoseDataset, tmp_path: Path) -> None:
-    def iterate() -> None:
-        for _ in BatchLoader(dataset, [[(0, 0)]] * 10**6, 2):
-            (tmp_path / "started").touch()
-
-    process_id = fork_process(iterate)
-    with limit_of_time(60):
-        while not (tmp_path / "started").exists():
-            time.sleep(0.05)
-        workers = list(map(int, Path(f"/proc/{process_id}/task/{process_id}/children").read_text().split()))
-        assert len(workers) == 2
-        os.kill(process_id, signal.SIGKILL)
-        wait_for_exit(process_id)
-        while any(map(_is_running, workers)):
-            time.sleep(0.1)
-
-
 @needs_linux
 @pytest.mark.parametrize("kind, number", [("NPROC", 3), ("NPROC", 7), ("NOFILE", 3), ("NOFILE", 40)])
 def test_workers_that_cannot_all_be_started_do_not_hold_the_program(
@@ -319,18 +294,3 @@ def test_workers_that_cannot_all_be_started_do_not_hold_the_program(
         program.start()
         program.join()
     assert program.exitcode == 2
-
-
-_loops: list[Iterator[Batch]] = []
-
-
-def _leave_a_loop(dataset: PoseDataset) -> None:
-    _loops.append(iter(BatchLoader(dataset, [[(0, index)] for index in range(5)], workers=2)))
-    next(_loops[0])
-
-
-def test_a_process_of_multiprocessing_ends_after_it_has_left_a_loop_over_a_loader(dataset: PoseDataset) -> None:
-    process = multiprocessing.get_context("fork").Process(target=_leave_a_loop, args=(dataset,))
-    process.start()
-    process.join(60)
-    assert process.exitcode == 0

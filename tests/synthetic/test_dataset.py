@@ -14,7 +14,7 @@ from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from posenet.skeleton import COCO
 from posenet.synthetic.dataset import SPLITS, write_dataset
-from posenet.synthetic.scene import PARTS, Canvas, Figure, label_person, paint_person, render_scene
+from posenet.synthetic.scene import PARTS, Canvas, Figure, label_person, paint_person
 from tests.helpers.drawn_data import file_contents
 
 FACE = ("nose", "left_eye", "right_eye")
@@ -132,11 +132,6 @@ def test_left_is_left_and_averted_faces_are_not_labelled() -> None:
             assert all(points[name] == [0, 0, 0] for name in FACE)
             assert points["left_ear"][2] or points["right_ear"][2]
     assert front > 30 and behind > 3
-
-
-def test_the_longest_side_is_the_size() -> None:
-    sides = [max(render_scene(np.random.default_rng(seed), 100)[0].shape) for seed in range(20)]
-    assert 84 <= min(sides) < 90 and 97 < max(sides) <= 100
 
 
 def test_a_folder_with_files_is_refused_and_an_interrupted_run_does_not_look_complete(
