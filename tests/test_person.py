@@ -37,7 +37,7 @@ def test_from_coco_is_the_inverse_of_to_coco():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (np.zeros((17, 3)), r"^keypoints must be \(18, 3\), x, y and score, not \(17, 3\); Person.from_coco takes"),
+        (np.zeros((17, 3)), r"^keypoints must be \(18, 3\), x, y and score, not \(17, 3\)"),
         ([[1, 2, 3], [1, 2]], r"must be \(18, 3\) numbers, x, y and score, not \[\[1, 2, 3\], \[1, 2\]\]"),
         (np.full((18, 3), "a"), "must be .* numbers"),
         (None, "must be .* numbers, x, y and score, not None"),

@@ -45,9 +45,7 @@ def no_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ("evaluate --checkpoint missing.pth --images images --annotations a.json", "missing.pth is not a file"),
         ("evaluate --checkpoint a.pth --images images --annotations missing.json", "annotations missing.json"),
         ("evaluate --checkpoint a.pth --images images --annotations a.json --output existing.json", "existing.json ex"),
-        ("train-distributed --config missing.toml", "configuration missing.toml"),
         ("train-distributed missing.yaml", "missing.yaml does not exist"),
-        ("train-distributed a.json --resume a.pth", "a run continues in its folder; leave out --resume"),
     ],
 )
 def test_the_parent_refuses_wrong_input_before_it_starts_processes(

@@ -96,7 +96,7 @@ def test_a_run_with_batches_of_nobody_has_a_finite_loss(paths: dict[str, Path], 
     assert train_tiny(stores, tmp_path / "run", *settings, max_steps=4).steps == 4
     assert all(tensor.isfinite().all() for tensor in weights(tmp_path / "run").values())
     text = (tmp_path / "run" / "log.txt").read_text()
-    assert "Images without people: 7, 80 of them per epoch" in text and " on 20 samples of " in text
+    assert " on 20 samples of " in text
     assert "NaN" not in (tmp_path / "run" / "log.jsonl").read_text()
 
 
@@ -134,7 +134,6 @@ def test_a_store_of_images_of_nobody_alone_is_trained_on_beside_one_of_people(
     settings = ("data.background=0.5", "data.allow_overlap=true", f"data.train={list(both)}")
     same = {"train": paths["without"], "val": paths["without"]}
     assert train_tiny(same, tmp_path / "run", *settings, max_steps=3).steps == 3
-    assert "Data set without: 20 samples, 20 of them per epoch\n" in (tmp_path / "run" / "log.txt").read_text()
     for split in ("train", "val"):
         with pytest.raises(DataError, match=r"b.h5 contains only images without people"):
             train_tiny(same | {split: nobody}, tmp_path / "alone", "data.allow_overlap=true")

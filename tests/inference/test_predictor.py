@@ -220,7 +220,7 @@ def test_maps_are_those_of_the_image_without_its_padding():
 @pytest.mark.parametrize(
     "overrides, message",
     [
-        ({"scale": 1.0}, "inference.scales"),
+        ({"scale": 1.0}, "inference.scale .did you mean scales"),
         ({"conf": 0.5}, "min_score.*inference.conf"),
         ({"height": "large"}, "inference.height must be of type int, not 'large'"),
         ({"scales": "large"}, "inference.scales must be a list, not 'large'"),

@@ -11,7 +11,7 @@ import pytest
 from posenet.cli import main as cli
 from posenet.data import augment, targets
 from posenet.errors import ConfigError
-from posenet.inference import networks
+from posenet.inference import averaging
 from posenet.inference.decoder import decode
 from posenet.inference.predictor import Predictor
 from posenet.model import posenet
@@ -84,7 +84,7 @@ def test_the_constants_of_earlier_settings_are_those_of_the_formulas() -> None:
         "data.max_unreadable": batches.MAX_UNREADABLE_SAMPLES,
         "guard.max_skips": bad_steps.MAX_SKIPS,
         "log.pictures": validation.NUM_DRAWN,
-        "inference.max_width": networks.MAX_WIDTH,
+        "inference.max_width": averaging.MAX_WIDTH,
         "inference.part_threshold": decode.PART_THRESHOLD,
     }
     assert {key: CONSTANTS[key] for key in formulas} == json.loads(json.dumps(formulas))

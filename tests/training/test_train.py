@@ -268,7 +268,7 @@ def test_too_little_memory_is_one_line_that_names_the_batch_size(stores: Stores,
         def to_device(self, batch: Any) -> Any:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nMore lines")
 
-    with pytest.raises(TrainingError, match=r"cpu has too little memory; lower train\.batch_size, and raise optim"):
+    with pytest.raises(TrainingError, match=r"cpu has too little memory; lower train\.batch_size and raise optim"):
         train_tiny(stores, tmp_path, runtime=FullDevice())
     assert (tmp_path / "run.status").read_text() == "failed\n"
     assert "ERROR: cpu has too little memory; lower train.batch_size" in (tmp_path / "log.txt").read_text()
