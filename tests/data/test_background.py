@@ -95,8 +95,6 @@ def test_a_run_with_batches_of_nobody_has_a_finite_loss(paths: dict[str, Path], 
     settings = ("data.background=0.8", "data.allow_overlap=true", "data.framing=image")
     assert train_tiny(stores, tmp_path / "run", *settings, max_steps=4).steps == 4
     assert all(tensor.isfinite().all() for tensor in weights(tmp_path / "run").values())
-    text = (tmp_path / "run" / "log.txt").read_text()
-    assert " on 20 samples of " in text
     assert "NaN" not in (tmp_path / "run" / "log.jsonl").read_text()
 
 
@@ -135,5 +133,5 @@ def test_a_store_of_images_of_nobody_alone_is_trained_on_beside_one_of_people(
     same = {"train": paths["without"], "val": paths["without"]}
     assert train_tiny(same, tmp_path / "run", *settings, max_steps=3).steps == 3
     for split in ("train", "val"):
-        with pytest.raises(DataError, match=r"b.h5 contains only images without people"):
+        with pytest.raises(DataError, match=r"b.h5 shows no people"):
             train_tiny(same | {split: nobody}, tmp_path / "alone", "data.allow_overlap=true")
