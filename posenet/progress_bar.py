@@ -49,7 +49,7 @@ def progress_bar(
         options |= {"leave": leave, "dynamic_ncols": True}
     else:
         options |= dict.fromkeys(("delay", "mininterval", "maxinterval"), LINE_SECONDS)
-        options["bar_format"] = "{l_bar}{r_bar}\n"
+        options["bar_format"] = "{desc}: {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]\n"
     bar = tqdm(items, **options)
     _bars.add(bar)
     return bar

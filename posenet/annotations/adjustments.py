@@ -38,7 +38,7 @@ ENTRIES: dict[str, tuple[str, str]] = {
     "exif-by-setting": ("images whose size fits both EXIF frames", "if keypoints are wrong, set data.exif_frame"),
     "exif-turned": ("images annotated as stored, not as displayed", "their annotations are turned"),
     "exif-mirrored": ("images that EXIF mirrors, annotated as stored", "left is right: save them as displayed"),
-    "exif-other": ("annotations of other categories in images that are turned", "read them alone, with --category"),
+    "exif-other": ("annotations of other categories in images that are turned", "read them alone, with --skeleton"),
     "copies": ("copies of an image with other annotations", "merged: each would teach that the others are absent"),
     "ignored-regions": ("images with ignored regions", "they are crowds, of which nothing is taught"),
     "emptied-image": ("images of which no annotation is left", "correct their annotations"),

@@ -232,8 +232,8 @@ def log_to_stderr(quiet: bool = False, rank: int = 0) -> Iterator[None]:
     logging.captureWarnings(True)
     try:
         with warnings.catch_warnings(), hide_progress() if quiet or rank else contextlib.nullcontext():
-            # Pillow warns of damaged EXIF data, which are then no orientation.
-            warnings.filterwarnings("ignore", module=r"PIL\.")
+            # Pillow warns of damaged EXIF data, which are then no orientation, and PyTorch of more workers than cores.
+            warnings.filterwarnings("ignore", module=r"PIL\.|torch\.utils\.data\.")
             yield
     finally:
         logging.captureWarnings(False)

@@ -327,8 +327,8 @@ def _build(
         warnings.append(f"{split}: {line}")
 
 
-def show_labels(data: PreparedData, command: str) -> None:
-    """Draw samples of prepared data as labels.jpg; log what to correct and the command that goes on."""
+def show_labels(data: PreparedData) -> None:
+    """Draw samples of prepared data as labels.jpg; log what to correct and how to go on."""
     from posenet.data.dataset import PoseDataset  # these import PyTorch
     from posenet.data.targets import TargetRenderer
 
@@ -338,7 +338,7 @@ def show_labels(data: PreparedData, command: str) -> None:
     write_image(sheet, sheet_of_samples(dataset, TargetRenderer.from_config(config)))
     _log.info("Labels: look at %s; left is blue, right is orange, the rest white", sheet)
     _log.info("Skeleton: correct %s if sides, parts or names are wrong", data.skeleton)
-    _log.info("Next: %s", command)
+    _log.info("Next: the same without --prepare")
 
 
 def choose_experiment(

@@ -123,7 +123,7 @@ def train(
 
         data = from_annotations.prepare(config, pairs, experiment=experiment, **sources)
         if prepare:
-            from_annotations.show_labels(data, "the same without --prepare")
+            from_annotations.show_labels(data)
             return data, None, []
         has_accelerator = select_device(data.settings.train.device).type != "cpu"
         return data, *from_annotations.choose_experiment(data, pairs, experiment, has_accelerator)

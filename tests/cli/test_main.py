@@ -16,6 +16,7 @@ from types import ModuleType
 from unittest.mock import Mock
 
 import pytest
+from torch.utils.data import DataLoader
 
 import posenet
 from posenet.cli import main as cli
@@ -141,6 +142,15 @@ def test_printed_text_errors_and_warnings_cannot_control_a_terminal(
     assert output == "wrote ?[31m?1m?gpj.???\n"
     assert errors.count("?[31m?1m?gpj.??") == 4 and "WARNING: cannot read ?[31m" in errors
     assert (output + errors).replace("\n", "").isprintable()
+
+
+def test_more_data_workers_than_cores_are_no_warning(tool: Install, capsys: Capture) -> None:
+    def run(_: argparse.Namespace) -> None:
+        DataLoader([0], num_workers=1000)
+
+    tool(run)
+    assert cli.main(["fake"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_text_is_printed_also_where_the_encoding_lacks_its_characters(monkeypatch: pytest.MonkeyPatch) -> None:
