@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from posenet.inference.averaging import InputBatch
     from posenet.inference.predictor import Predictor
 
+WINDOW_BATCHES = 32
+"""A batch is filled from a window of images that follow each other: at most from this many times its size."""
 WINDOW_BYTES = 96 * 2**20
-"""A batch is filled from a window of images that follow each other, of at most this memory."""
+"""Largest memory of the images in that window."""
 RUNNING_BATCHES = 6
 """Batches that are prepared, computed and decoded at the same time."""
 RUNNING_BYTES = 48 * 2**20
@@ -74,9 +76,9 @@ def predict_frames(
     """Find the people in frames, in order; nobody in a frame that could not be read.
 
     Frames whose network inputs have the same size run together, also if others are between them. So there is a window
-    of frames that are read, but not predicted, which is bounded in bytes. A live frame is predicted before the next one
-    is read: a frame that waits would be out of date. The last bits of the result for a frame may depend on those that
-    it runs together with, but batches never reach from one block of sources into the next.
+    of frames that are read, but not predicted, which is bounded in number and in bytes. A live frame is predicted
+    before the next one is read: a frame that waits would be out of date. The last bits of the result for a frame may
+    depend on those that it runs together with, but batches never reach from one block of sources into the next.
 
     The next frame is taken on the caller's thread; ``read_frames`` reads ahead on threads of its own. An error in
     reading frames is raised after the results of those before.
@@ -112,6 +114,8 @@ def _fill_batches(predictor: Predictor, frames: Iterable[Frame]) -> Generator[Ba
         return [waiting.pop(key) for key in [*waiting][:number]]
 
     for place, frame in enumerate(keep_failure(frames, failures)):
+        if waiting and place - longest_waiting().places[0] >= WINDOW_BATCHES * batch_size:
+            yield from take(1)
         if frame.error is not None:
             yield Batch([place], [frame])
             continue

@@ -49,8 +49,9 @@ def test_images_of_one_size_run_together_although_others_are_between_them() -> N
     assert noses == [20 + number % 20 for number in range(64)]
 
 
-def test_images_wait_for_others_within_a_bound_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "WINDOW_BYTES", 3 * 64 * 128 * 3)
+@pytest.mark.parametrize("name, bound", [("WINDOW_BYTES", 3 * 64 * 128 * 3), ("WINDOW_BATCHES", 1)])
+def test_images_wait_for_others_within_bounds(name: str, bound: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, name, bound)
     sizes = ["landscape", "portrait", "square"] * 6
     batches, noses = predict(frame_of(size, number) for number, size in enumerate(sizes))
     assert max(batches) < BATCH_SIZE and sum(batches) == len(noses) == 18
