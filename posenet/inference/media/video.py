@@ -124,8 +124,8 @@ class PyAVReader:
         if is_refused or not stream or not stream.codec_context or Disposition.attached_pic in stream.disposition:
             self._container.close()
             raise DataError(
-                f"{name} has no images in a codec that FFmpeg knows, pages, or only the cover of its sound; convert it "
-                "to MP4 (H.264), or give single images"
+                f"{name} has no images that FFmpeg can decode, several pages, or only the cover of its sound; "
+                "convert it to MP4 (H.264), or give single images"
             )
         self._stream = cast(VideoStream, stream)
         # Threads that decode several frames at a time would delay a live stream by as many frames. They would also

@@ -183,8 +183,8 @@ def test_a_video_that_was_cut_off_is_reported(tmp_path: Path, suffix: str) -> No
     [
         (b"", "it is no file, or empty"),
         (b"no video", "cannot be opened as a video"),
-        ((b"vide", b"soun"), "has no images in a codec that FFmpeg knows"),
-        ((b"avc1", b"none"), "has no images in a codec that FFmpeg knows"),
+        ((b"vide", b"soun"), "no images that FFmpeg can decode"),
+        ((b"avc1", b"none"), "no images that FFmpeg can decode"),
     ],
     ids=["empty", "text", "only sound", "an unknown codec"],
 )
