@@ -154,6 +154,7 @@ def read_annotation_file(
     entries = [*annotations, *regions]
 
     columns = _read_annotations(entries, images, categories, adjustments)
+    _compare_frames(images, columns, adjustments)
     columns = _complete_annotations(columns, images.sizes[columns.image_rows], adjustments)
     images, columns = _turn_upright(images, columns, adjustments)
     images, columns = _merge_copies(images, columns, folder if compares_files else None, adjustments)
@@ -362,6 +363,20 @@ def _compare_sizes(images: _Images, adjustments: Adjustments) -> _Images:
             texts[row] += f" ({size[1]} x {size[0]}, annotated {annotated[1]} x {annotated[0]})"
     adjustments.add_rows("derived", "resized", is_resized, texts)
     return images.leave_out("wrong-size", is_wrong, texts, adjustments)
+
+
+def _compare_frames(images: _Images, columns: AnnotationColumns, adjustments: Adjustments) -> None:
+    """Contradict sizes of the stored pixels if the keypoints in an image are far outside these, and not outside the
+    displayed image. Label Studio exports such files in COCO's format."""
+    sizes = images.sizes[columns.image_rows]
+    is_open = np.isin(images.turns[columns.image_rows], QUARTER_TURNS)
+    is_labelled = columns.keypoints[..., 2] > 0
+    ends = columns.keypoints[..., :2].max(axis=1, where=is_labelled[..., None], initial=0)
+    margins = FAR_OUTSIDE * sizes.max(axis=1, keepdims=True, initial=1)
+    is_outside = (ends > sizes[:, ::-1] + margins).any(axis=1) & (ends <= sizes + margins).all(axis=1)
+    if (is_open & is_outside).any():
+        rows = np.unique(columns.image_rows[is_open & is_outside]).tolist()
+        adjustments.add("contradiction", "exif-size", [images.names[row] for row in rows])
 
 
 def _turn_upright(

@@ -352,6 +352,17 @@ class TestImages:
         file = read(self.annotated_as_stored(tmp_path, 6, (20, 20, 50, 60)), folder=tmp_path)
         assert file.columns.boxes[0].tolist() == [80, 20, 60, 50] and "exif-turned" in kinds(file)
 
+    @pytest.mark.parametrize("num_others", [0, 60])
+    def test_keypoints_that_fit_only_the_displayed_image_contradict_the_stored_size(
+        self, tmp_path: Path, num_others: int
+    ) -> None:
+        """Label Studio exports this in COCO's format; turned, the people would be in wrong places."""
+        content = self.annotated_as_stored(tmp_path, 6, (20, 20, 60, 200))
+        others = document(range(2, 2 + num_others), [person(n, n) for n in range(2, 2 + num_others)])
+        for key in ("images", "annotations"):
+            content[key] += others[key]
+        assert found(read(content, folder=tmp_path))["exif-size"] == ("contradiction", ["a.jpg"])
+
     def test_annotations_that_are_not_read_are_left_out_where_others_are_turned(self, tmp_path: Path) -> None:
         content = self.annotated_as_stored(tmp_path, 6, (20, 20, 50, 60))
         content["categories"].append({"id": 2, "name": "cat", "keypoints": ["tail"], "skeleton": []})
