@@ -285,7 +285,8 @@ class Store:
         try:
             yield
         except FileNotFoundError as error:
-            raise missing_store(self.path) from error
+            path = self.path.absolute()
+            raise DataError(f"{path} does not exist; build it with posenet build-hdf5, or correct the path") from error
         except DataError:
             raise
         except Exception as error:  # h5py raises many kinds on damaged files
@@ -300,10 +301,6 @@ def _open_again(path: Path, fingerprint: str) -> Store:
     if store.fingerprint != fingerprint:
         raise DataError(f"{path} was rebuilt while in use; start again")
     return store
-
-
-def missing_store(path: str | Path) -> DataError:
-    return DataError(f"{Path(path).absolute()} does not exist; build it with posenet build-hdf5, or correct the path")
 
 
 class NewImage(NamedTuple):
