@@ -22,6 +22,8 @@ from posenet.cli import main as cli
 from posenet.cli.main import log_to_stderr, print_message
 from posenet.errors import ConnectError, DataError, OtherRankError, PosenetError
 from posenet.progress_bar import progress_bar
+from tests.helpers.process_runs import fork_process, wait_for_exit
+from tests.helpers.source_files import ROOT
 
 Run = Callable[[argparse.Namespace], None]
 Install = Callable[[Run], None]
@@ -168,6 +170,17 @@ def test_rank_0_shows_everything_and_other_ranks_what_concerns_them_alone(capsys
     assert messages() == ["step 3", *problems]
     assert messages(quiet=True) == problems
     assert messages(rank=2) == ["rank 2: WARNING: a worker has died", "rank 2: ERROR: out of memory"]
+
+
+def test_no_file_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None:
+    def run_and_open_file() -> None:
+        os.closerange(0, 3)
+        sys.stdout = sys.stderr = None  # as Python starts
+        status = cli.run_tool("annotations", ["lint", "missing.json"])
+        is_another = os.open(tmp_path / "a.txt", os.O_CREAT) > 2
+        os._exit(status if is_another and os.get_inheritable(2) and sys.stdout is None else 1)
+
+    assert wait_for_exit(fork_process(run_and_open_file, tmp_path / "log.txt")) == 2
 
 
 def test_a_closed_standard_output_shows_nothing_and_a_full_one_is_named(
@@ -338,6 +351,21 @@ def test_importing_the_package_imports_neither_torch_nor_opencv() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_ctrl_c_during_the_import_of_the_command_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'posenet.cli.main':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+    )
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    command = [sys.executable, "-m", "posenet", "predict", "a.jpg"]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "posenet: interrupted\n")
 
 
 @pytest.mark.parametrize("words", [["docs"], ["docs", "settings"]])
