@@ -1,7 +1,4 @@
-"""Train a PoseNet on one device; Ctrl-C finishes the step and saves, --resume continues.
-
-PyTorch is imported when the flags and the files that they name are checked.
-"""
+"""Train a PoseNet on one device; Ctrl-C finishes the step and saves, --resume continues."""
 
 from __future__ import annotations
 
