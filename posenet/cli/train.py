@@ -7,6 +7,7 @@ import json
 import logging
 from typing import TYPE_CHECKING
 
+from posenet.annotations.find_annotations import are_annotations
 from posenet.cli.options import (
     CHECKPOINT_HELP,
     PRECISIONS,
@@ -17,6 +18,7 @@ from posenet.cli.options import (
 )
 from posenet.cli.processes import add_local_rank, refuse_launcher, was_started_by_us
 from posenet.devices.signals import STOPPED_STATUS
+from posenet.settings import load_config
 
 if TYPE_CHECKING:
     from posenet.devices.parallel import Runtime
@@ -81,7 +83,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train on one device; return the exit status."""
     refuse_launcher(ONE_RUN)
+    check_settings(args)
     return train_with_flags(args, None)
+
+
+def check_settings(args: argparse.Namespace) -> None:
+    """Refuse wrong settings before PyTorch is imported. A named checkpoint has some of them: ``train`` checks all."""
+    if args.data is None and isinstance(args.resume, bool) and not are_annotations(args.config):
+        load_config(args.config, _overrides(args))
 
 
 def prepare_annotations(args: argparse.Namespace) -> None:

@@ -133,7 +133,7 @@ class FocalL2Loss(nn.Module):
         shapes = [tuple(maps.shape) for maps in targets]
         found = [[tuple(maps.shape) for maps in stack] for stack in predictions]
         if not found or found != [shapes] * count:
-            raise ConfigError(f"forward of the network returns maps of {found}, not {count or 1} stacks of {shapes}")
+            raise ConfigError(f"forward of the network returns maps of {found}, not {shapes} for every stack")
         mask, weights = mask_miss.float(), []
         for maps in targets:
             size = maps.shape[2:]

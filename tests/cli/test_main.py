@@ -320,6 +320,8 @@ def test_help_and_wrong_input_are_answered_without_pytorch(tmp_path: Path) -> No
     cases = {
         **{f"{tool} --help": 0 for tool in cli.TOOLS},
         "train --unknown": 2,
+        "train --set model.stack=2": 2,
+        "train-distributed --nproc 2 --config a.toml": 2,
         "build-hdf5 --images folder --annotations missing.json --output x.h5": 2,
         "export-onnx --checkpoint missing.pth --output x.onnx": 2,
         "evaluate --checkpoint missing.pth --images folder --annotations a.json": 2,

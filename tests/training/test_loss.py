@@ -100,7 +100,7 @@ def test_predictions_of_other_shapes_are_refused() -> None:
     """As a network of the user may return them."""
     predictions, target, mask = random_input(stacks=2)
     for wrong in ([], predictions[:1], predictions[0], [[*stack[:-1], stack[-2]] for stack in predictions]):
-        with pytest.raises(ConfigError, match="forward of the network returns .* not 2 stacks"):
+        with pytest.raises(ConfigError, match="forward of the network returns .* for every stack"):
             make_loss(stack_weights=(1, 2))(wrong, target, mask)
 
 
