@@ -17,6 +17,7 @@ from posenet.cli.options import (
     non_negative_int,
 )
 from posenet.cli.processes import add_local_rank, refuse_launcher, was_started_by_us
+from posenet.data.store_list import require_store_files
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.settings import load_config
 
@@ -88,9 +89,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def check_settings(args: argparse.Namespace) -> None:
-    """Refuse wrong settings before PyTorch is imported. A named checkpoint has some of them: ``train`` checks all."""
+    """Refuse wrong settings and missing stores before PyTorch is imported; a checkpoint may have others."""
     if args.data is None and isinstance(args.resume, bool) and not are_annotations(args.config):
-        load_config(args.config, _overrides(args))
+        data = load_config(args.config, _overrides(args)).data
+        if not args.resume:
+            require_store_files(data.train)
+            require_store_files(data.val)
 
 
 def prepare_annotations(args: argparse.Namespace) -> None:
