@@ -285,8 +285,7 @@ class Store:
         try:
             yield
         except FileNotFoundError as error:
-            path = self.path.absolute()
-            raise DataError(f"{path} does not exist; build it with posenet build-hdf5, or correct the path") from error
+            raise missing_store(self.path) from error
         except DataError:
             raise
         except Exception as error:  # h5py raises many kinds on damaged files
@@ -301,6 +300,10 @@ def _open_again(path: Path, fingerprint: str) -> Store:
     if store.fingerprint != fingerprint:
         raise DataError(f"{path} was rebuilt while in use; start again")
     return store
+
+
+def missing_store(path: str | Path) -> DataError:
+    return DataError(f"{Path(path).absolute()} does not exist; build it with posenet build-hdf5, or correct the path")
 
 
 class NewImage(NamedTuple):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from posenet.data.store import NO_PERSON, Record, Store, make_image_keys
+from posenet.data.store import NO_PERSON, Record, Store, make_image_keys, missing_store
 from posenet.errors import DataError
 from posenet.files import read_input
 from posenet.settings import DataConfig, DataSetConfig, DataSets
@@ -134,6 +134,14 @@ def sample_rows(store: Store | StoreList, framing: str) -> np.ndarray:
 def count_background(store: Store | StoreList) -> int:
     """Number of background images."""
     return store.num_images - len(np.unique(store.samples[:, 0]))
+
+
+def require_store_files(setting: DataSets) -> None:
+    """Raise ``DataError`` if a file of ``data.train`` or ``data.val`` does not exist. This opens none."""
+    for item in [setting] if isinstance(setting, str) else setting:
+        for path in [item] if isinstance(item, str) else item.paths:
+            if path and not Path(path).exists():
+                raise missing_store(path)
 
 
 def open_data_sets(setting: DataSets, skeleton: Skeleton | None) -> StoreList:
