@@ -139,4 +139,5 @@ def _run_rank(rank: int, count: int, port: int, task: Callable[[], int]) -> None
         os.setsid()  # a terminal would send it Ctrl-C too, which would count twice
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
     os.environ.update({name: str(number) for name, number in numbers.items()}, MASTER_ADDR="127.0.0.1")
+    multiprocessing.set_start_method(None, force=True)  # data workers are started as in a process alone
     sys.exit(task())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import multiprocessing
 import os
 import signal
 import sys
@@ -114,6 +115,15 @@ def start_processes(folder: Path, task: Callable[[], int]) -> int:
             sys.exit(2)
 
     return fork_process(run, folder / "output.txt")
+
+
+def tell_start_method() -> int:
+    """2 if data workers are started in another way than in a process alone, which takes memory for each."""
+    return 0 if multiprocessing.get_start_method() == multiprocessing.get_all_start_methods()[0] else 2
+
+
+def test_processes_start_their_data_workers_as_a_process_alone(tmp_path: Path) -> None:
+    assert wait_for_exit(start_processes(tmp_path, tell_start_method)) == 0
 
 
 def die_or_wait() -> int:
