@@ -71,14 +71,15 @@ def test_the_page_works_in_a_browser_without_a_network_until_ctrl_c(spot_file: P
             browser.driver.get(address)
             browser.wait(lambda: browser.count("input[type=file]") == 1)
             browser.driver.find_element("css selector", "input[type=file]").send_keys(str(photo))
-            browser.wait(lambda: browser.texts(".html-container") == ["0 people in 1 image"])
+            browser.wait(lambda: "holiday" in browser.text("body"))
             # People of coloured spots have low scores.
             field = browser.driver.find_element("css selector", "input[type=number]")
             field.clear()
             field.send_keys("0.05")
-            browser.driver.find_element("xpath", "//button[normalize-space()='Find again']").click()
-            browser.wait(lambda: browser.texts(".html-container") == ["2 people in 1 image"])
-            browser.wait(lambda: browser.count("tbody tr") >= 2)
+            browser.driver.find_element("xpath", "//button[normalize-space()='Find people']").click()
+            browser.wait(
+                lambda: browser.run("return document.querySelector('textarea').value") == "2 people in 1 image"
+            )
             browser.wait(lambda: browser.count("img[src*='holiday']") >= 1)
             loaded = browser.run("return performance.getEntriesByType('resource').map(entry => entry.name)")
             assert [name for name in loaded if not name.startswith((address, "data:", "blob:"))] == []
@@ -87,6 +88,6 @@ def test_the_page_works_in_a_browser_without_a_network_until_ctrl_c(spot_file: P
             process.send_signal(signal.SIGINT)
             status = process.wait(START_SECONDS)
     assert status == 130
-    _, warning, last = log.read_text().splitlines()
-    assert "no person has a score of at least 0.25" in warning and last == "posenet app: interrupted"
+    _, last = log.read_text().splitlines()
+    assert last == "posenet app: interrupted"
     assert list(temporary.glob("posenet-app-*")) == []
