@@ -167,6 +167,15 @@ def test_a_drawing_that_its_format_does_not_allow_is_the_error_of_that_input(pho
     assert sorted(os.listdir("people")) == ["a.json", "b.json", "wide.json"], "what was begun is discarded"
 
 
+def test_without_pyav_a_video_is_refused_before_anything_is_written(
+    clip: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="PyAV"):
+        predict(clip, spot_predictor(), output="drawn")
+    assert not Path("drawn").exists()
+
+
 @pytest.mark.parametrize("error", [ValueError("no such size"), OSError(errno.ENOSPC, "the disk is full")])
 def test_a_writer_that_fails_in_a_video_ends_its_outputs_and_a_full_disk_ends_the_prediction(
     photos: Path, clip: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
