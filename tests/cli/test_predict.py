@@ -114,7 +114,6 @@ def test_the_summary_names_at_most_five_unreadable_sources_and_counts_tracked_pe
     for number in range(6):
         tracked = dataclasses.replace(person, id=1 + number % 2)
         summary.add(Result(Frame(video, GREY, number, number / 10), [tracked]))
-    assert str(summary) == "2 tracked people in 6 video frames"
     for people in ([person] * 3, []):
         summary.add(Result(Frame(images[0], GREY), people))
     assert str(summary) == "2 tracked people and 3 detections in 2 images and 6 video frames"
@@ -372,26 +371,36 @@ def arguments(spot_file: Path, *words: str | Path) -> list[str]:
     return list(map(str, ["--checkpoint", spot_file, "--backend", "onnxruntime", "--min-score", "0", *words]))
 
 
-def kill_again_and_again(spot_file: Path, inputs: Path, folder: Path, kills: int, seed: int) -> None:
-    """Start a prediction, and kill it when it has written some more files or bytes; compare what the last run leaves.
-
-    After a kill, each file in the folders and each line is complete, apart from the last line.
-    """
+@pytest.mark.parametrize(
+    "kills, seed",
+    [
+        pytest.param(3, 1, marks=pytest.mark.slow),
+        *(pytest.param(10, seed, marks=pytest.mark.torture) for seed in range(8)),
+    ],
+)
+def test_a_prediction_that_is_killed_again_and_again_writes_everything_once(
+    spot_file: Path, inputs: Path, tmp_path: Path, kills: int, seed: int
+) -> None:
+    """It is killed when it has written some more files or bytes; what the last run leaves is compared."""
     names = {"--output": "drawn", "--json": "p.jsonl", "--csv": "p.csv", "--coco": "c.json"}
 
     def start(prefix: str) -> subprocess.Popen[bytes]:
-        words = [inputs, "--resume", *(word for flag, name in names.items() for word in (flag, folder / prefix / name))]
+        words = [
+            inputs,
+            "--resume",
+            *(word for flag, name in names.items() for word in (flag, tmp_path / prefix / name)),
+        ]
         command = [sys.executable, "-m", "posenet", "predict", *arguments(spot_file, *words)]
         return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
-    (folder / "whole").mkdir()
-    (folder / "part").mkdir()
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "part").mkdir()
     assert start("whole").wait(LIMIT) == 2, "an image cannot be read"
     rng = random.Random(seed)
-    lines = folder / "part" / "p.jsonl"
+    lines = tmp_path / "part" / "p.jsonl"
 
     def progress() -> int:
-        drawn = folder / "part" / "drawn"
+        drawn = tmp_path / "part" / "drawn"
         return 1000 * (len(list(drawn.iterdir())) if drawn.exists() else 0) + (
             lines.stat().st_size if lines.exists() else 0
         )
@@ -408,37 +417,22 @@ def kill_again_and_again(spot_file: Path, inputs: Path, folder: Path, kills: int
         if process.wait() == -signal.SIGKILL:
             done += 1
         else:  # it ended too early to be killed: start again
-            shutil.rmtree(folder / "part")
-            (folder / "part").mkdir()
+            shutil.rmtree(tmp_path / "part")
+            (tmp_path / "part").mkdir()
         if done % 2 and lines.exists():
             with lines.open("ab") as file:
                 file.write(b'{"image_id": 3, "peo')
     assert start("part").wait(LIMIT) == 2
-    assert sorted(path.name for path in (folder / "part").rglob("*")) == sorted(
-        path.name for path in (folder / "whole").rglob("*")
+    assert sorted(path.name for path in (tmp_path / "part").rglob("*")) == sorted(
+        path.name for path in (tmp_path / "whole").rglob("*")
     )
-    for path in (folder / "whole").rglob("*"):
+    for path in (tmp_path / "whole").rglob("*"):
         if path.is_file():
-            other = folder / "part" / path.relative_to(folder / "whole")
+            other = tmp_path / "part" / path.relative_to(tmp_path / "whole")
             if path.name == "p.jsonl":
                 assert sorted(other.read_bytes().splitlines()) == sorted(path.read_bytes().splitlines())
             else:
                 assert other.read_bytes() == path.read_bytes(), path.name
-
-
-@pytest.mark.slow
-def test_a_prediction_that_is_killed_three_times_writes_everything_once(
-    spot_file: Path, inputs: Path, tmp_path: Path
-) -> None:
-    kill_again_and_again(spot_file, inputs, tmp_path, kills=3, seed=1)
-
-
-@pytest.mark.torture
-@pytest.mark.parametrize("seed", range(8))
-def test_a_prediction_that_is_killed_again_and_again_writes_everything_once(
-    spot_file: Path, inputs: Path, tmp_path: Path, seed: int
-) -> None:
-    kill_again_and_again(spot_file, inputs, tmp_path, kills=10, seed=seed)
 
 
 @pytest.mark.parametrize("cut", [1, 20, "a whole line", "a frame of a video"])

@@ -168,13 +168,6 @@ def start(stores: Stores, tmp_path: Path) -> Iterator[Start]:
             process.kill()
 
 
-def wait_for_files(process: subprocess.Popen[bytes], *files: Path) -> None:
-    deadline = time.monotonic() + TIMEOUT_SECONDS
-    while not all(file.exists() for file in files):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def train_with_steps_of_a_minute(folder: Path, words: list[str]) -> int:
     def step(*_: object) -> None:
         (folder / f"step of rank {os.environ['RANK']}").touch()
@@ -213,39 +206,6 @@ def test_two_machines_with_two_processes_each_train_one_network(start: Start, tm
     state = read_checkpoint(tmp_path / "run" / "last.pth")
     assert state["progress"]["epoch"] == 2 and state["world_size"] == 4
     assert output.count("Epoch 2") == 1
-
-
-SCRIPT_THAT_KILLS_RANK_1_ONCE = """
-import os, signal, sys
-from posenet.cli.main import run_tool
-from posenet.cli.processes import run_processes
-from posenet.training.step import TrainStep
-
-train, calls = TrainStep.__call__, []
-
-def train_or_die(self, batches):
-    calls.append(1)
-    if len(calls) == 3 and os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-        print("rank 1 dies", flush=True)
-        os.kill(os.getpid(), signal.SIGKILL)
-    return train(self, batches)
-
-TrainStep.__call__ = train_or_die
-sys.exit(run_tool("train-distributed"))
-"""
-
-
-@pytest.mark.slow
-def test_a_run_resumes_by_itself_after_a_restart_by_torchrun(start: Start, tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT_THAT_KILLS_RANK_1_ONCE)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
-    launcher = start("output", [*torchrun, script], "--set", "checkpoint.every_steps=1")
-    assert launcher.wait(TIMEOUT_SECONDS) == 0
-    output = (tmp_path / "output.txt").read_text()
-    # torchrun names the process that it notices first, which may be the other one, ended by the lost connection.
-    assert output.count("rank 1 dies") == 1 and "last.pth: epoch 1, step 2 of" in output, output
-    assert read_checkpoint(tmp_path / "run" / "last.pth")["progress"]["epoch"] == 2
 
 
 def test_two_processes_train_from_annotations_that_the_first_one_prepares(tmp_path: Path) -> None:
