@@ -110,6 +110,17 @@ def test_the_last_allowed_skip_returns_and_too_early_a_second_time_fails(
     assert actions(BadStepPolicy(GuardConfig()), steps) == expected
 
 
+def test_a_restored_policy_has_the_counts_and_the_history() -> None:
+    policy, restored = BadStepPolicy(GuardConfig()), BadStepPolicy(GuardConfig())
+    actions(policy, 10 * "x")
+    policy.record_good(loss=3.0, gradient_norm=6.0)
+    policy.record_bad()
+    restored.restore_counts(policy.state())
+    restored.restore_history(policy.state())
+    expected = {"bad_in_a_row": 1, "good_since_roll_back": 1, "losses": [3.0], "relative_gradients": [2.0]}
+    assert restored.state() == policy.state() == expected
+
+
 def test_a_bad_step_of_a_run_is_skipped_and_the_log_names_its_images(stores: Stores, tmp_path: Path) -> None:
     train_tiny(stores, tmp_path / "one", *EVERY_STEP, max_steps=1)
     for name, change in {"loss": multiply({2: math.nan}), "gradient": spoil_gradient({2}, math.inf)}.items():
