@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import glob
 import hashlib
 import io
 import itertools
+import logging
 import os
 import re
 import secrets
@@ -37,6 +37,8 @@ _SHELL_INPUT = re.compile(r"/dev/(stdin|null|fd/\d+)|/proc/self/fd/\d+")
 """What may be read although it is no regular file: standard input, ``<(command)``, and the empty device."""
 _STEM_BYTES = 191
 """How much of the name of a file its temporary files and its lock have in theirs."""
+
+_log = logging.getLogger(__name__)
 
 
 def is_standard_output(path: str | Path) -> bool:
@@ -145,31 +147,45 @@ def atomic_replacement(path: Path, temporary_suffix: str = "") -> Iterator[Path]
         raise
 
 
+def acquire_lock(path: Path, seconds: float = 0) -> FileLock:
+    """Lock a file, or only warn where the file system has no locks; ``Timeout`` if another process holds the lock."""
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=seconds)
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):
+            raise
+        _log.warning("%s has no locks (%s); let no other process write there", path.parent, error.strerror)
+    return lock
+
+
 @contextlib.contextmanager
 def output_lock(path: Path) -> Iterator[None]:
     """Within this context no other process writes ``path``; ``DataError`` if one does."""
-    lock = FileLock(path.with_name(f".{shorten_name(path.name, _STEM_BYTES)}.lock"))
+    lock_file = path.with_name(f".{shorten_name(path.name, _STEM_BYTES)}.lock")
     try:
-        lock.acquire(timeout=0)
+        lock = acquire_lock(lock_file)
     except Timeout as error:
         raise DataError(
             f"{path} is being written by another process; wait until it has ended, or choose another file (if no "
-            f"such process runs, delete {lock.lock_file})"
+            f"such process runs, delete {lock_file})"
         ) from error
     try:
         yield
     finally:
         with contextlib.suppress(PermissionError):  # Windows removes it on release, and not before
-            Path(lock.lock_file).unlink(missing_ok=True)
+            lock_file.unlink(missing_ok=True)
         lock.release()
 
 
 def remove_leftovers(*paths: Path) -> None:
     """Remove the temporary files of ``paths`` that killed processes have left. No other process may write these."""
     for path in paths:
-        stem = glob.escape(shorten_name(path.name, _STEM_BYTES))
-        for temporary in path.parent.glob(f".{stem}.[0-9]*.tmp*"):
-            temporary.unlink(missing_ok=True)
+        stem = f".{shorten_name(path.name, _STEM_BYTES)}"
+        for other in path.parent.iterdir():
+            # The temporary files of FILE.2 begin as those of FILE, and another process may be writing it.
+            if re.fullmatch(re.escape(stem) + r"\.[\d-]+\.tmp(\.\w+)?", other.name):
+                other.unlink(missing_ok=True)
 
 
 def name_numbers() -> Iterator[str]:

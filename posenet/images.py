@@ -39,6 +39,8 @@ WRITABLE_SUFFIXES = frozenset(".bmp .jpeg .jpg .png .ppm .tif .tiff .webp".split
 """The formats that OpenCV writes everywhere, in colour."""
 MAX_PIXELS = 178_956_970
 """The largest size of an image, 13377 x 13377 or another shape with as many pixels: the limit of Pillow."""
+MAX_PATH = 500
+"""Characters of a path that a message shows: it may be an image as text, by mistake."""
 ORIENTED_FORMATS = frozenset(["JPEG", "MPO", "PNG", "WEBP"])
 """Pillow's names of the formats with two frames; those of TIFF, HEIC and AVIF files have one here."""
 FORMATS_WITH_SEVERAL_IMAGES = frozenset(["AVIF", "GIF", "PNG", "TIFF", "WEBP"])
@@ -120,11 +122,12 @@ def _search_folder(folder: Path, suffixes: Collection[str], recursive: bool) -> 
         images = [file for file in files if file.suffix.lower() in suffixes]
         found += images
         num_others += len(files) - len(images)
-    remedy = "subfolders are searched with --recursive"
+    others = "files of other kinds" if recursive else "files of other kinds or subfolders, see --recursive"
     if not found:
-        raise DataError(f"no images in folder {folder} (looked for {' '.join(sorted(suffixes))}); {remedy}")
+        looked_for = " ".join(sorted(suffixes))
+        raise DataError(f"no images in folder {folder} (looked for {looked_for}); it has {num_others} {others}")
     if num_others:
-        _log.warning("left out of folder %s: %d files of other kinds or subfolders; %s", folder, num_others, remedy)
+        _log.warning("left out of folder %s: %d %s", folder, num_others, others)
     return sorted(found, key=lambda path: path.parts)
 
 
@@ -152,9 +155,9 @@ def image_errors(path: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+        raise DataError(f"cannot read {str(path)[:MAX_PATH]}: {error.strerror or error}") from error
     except ValueError as error:
-        raise DataError(f"{without_credentials(str(path))} {error}") from error
+        raise DataError(f"{without_credentials(str(path))[:MAX_PATH]} {error}") from error
 
 
 def parse_header(file: BinaryIO) -> ImageHeader:
@@ -180,14 +183,22 @@ def _oriented_header(file: BinaryIO) -> ImageHeader | None:
 def open_with_pillow(file: BinaryIO) -> Image.Image | None:
     """The image of a file whose pixels are not decoded; None if Pillow cannot open it, as OpenCV may decode it.
 
-    ``ValueError`` if it has more pixels than Pillow opens, or colours that OpenCV decodes wrongly.
+    ``ValueError`` if it has more than ``MAX_PIXELS``, or colours that OpenCV decodes wrongly. ``Image.open`` warns of
+    fewer, and its limit is one for the whole process, which belongs to the program that uses this package.
     """
-    try:
-        image = Image.open(file)
-    except Image.DecompressionBombError as error:
-        raise ValueError(f"is too large; {_REMEDY}") from error
-    except Exception:  # Pillow raises many kinds for damaged files
+    Image.init()
+    start = file.read(16)
+    image: Image.Image | None = None
+    for factory, accepts in Image.OPEN.values():
+        file.seek(0)
+        with contextlib.suppress(Exception):  # Pillow's plugins raise many kinds for damaged files
+            if accepts is None or accepts(start) is True:
+                image = factory(file, "")
+                break
+    if image is None:
         return None
+    if image.width * image.height > MAX_PIXELS:
+        raise ValueError(f"is too large ({image.width} x {image.height} pixels); {_REMEDY}")
     if image.mode == "LAB":
         raise ValueError(f"has Lab colours, which OpenCV decodes wrongly; {_REMEDY}")
     return image

@@ -1,15 +1,18 @@
 """Files are written completely or not at all."""
 
 import contextlib
+import errno
 import os
 import re
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from posenet.checkpoints.folder import run_lock
 from posenet.errors import ConfigError, DataError
 from posenet.files import (
     MAX_NAME_BYTES,
@@ -144,7 +147,15 @@ def test_a_toml_file_that_cannot_be_read_is_named_with_the_remedy(tmp_path):
 
 
 def test_temporary_files_of_killed_processes_are_removed_and_no_others(tmp_path):
-    kept = ["a.json", ".a.json.tmp", ".b.json.7.tmp", "xa.json.7.tmp", ".aXjson.7.tmp", "a.json.7.tmp"]
+    kept = [
+        "a.json",
+        ".a.json.tmp",
+        ".b.json.7.tmp",
+        "xa.json.7.tmp",
+        ".aXjson.7.tmp",
+        "a.json.7.tmp",
+        ".a.json.2.7.tmp",
+    ]
     for name in (*kept, ".a.json.7.tmp", ".a.json.12-2.tmp", ".a.json.7.tmp.png"):
         (tmp_path / name).touch()
     longest = [tmp_path / ("a" * MAX_NAME_BYTES), tmp_path / ("ä" * (MAX_NAME_BYTES // 2))]
@@ -172,6 +183,13 @@ def test_a_file_that_exists_is_refused_without_overwrite_and_an_input_always(tmp
         for alias in (tmp_path / "other", file.fileno()):
             with pytest.raises(DataError, match="output would replace an input"):
                 check_outputs([output], [alias], overwrite=True)
+
+
+def test_a_file_system_without_locks_is_a_warning(tmp_path, monkeypatch, caplog):
+    """Such as NFS without its lock service: training must run there, too."""
+    monkeypatch.setattr("fcntl.flock", Mock(side_effect=OSError(errno.ENOLCK, "No locks available")))
+    with output_lock(tmp_path / "a"), run_lock(tmp_path / "run"):
+        assert caplog.text.count("has no locks (No locks available)") == 2
 
 
 def test_a_lock_that_the_folder_does_not_allow_is_an_ordinary_error(tmp_path):

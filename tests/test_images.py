@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -210,6 +211,14 @@ class TestHeaders:
         for decode in (decode_image, check_image):
             with pytest.raises(ValueError, match="is too large"):
                 decode(as_array(make(30000, 40000)))
+
+    def test_the_limit_and_the_warnings_of_pillow_are_those_of_the_program_around(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", NOISE.shape[0] * NOISE.shape[1] * 2 // 3)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert decode_image(as_array(with_orientation(encode(NOISE), 6))).shape[:2] == NOISE.shape[1::-1]
 
     def test_damaged_exif_data_are_no_orientation(self) -> None:
         data = with_orientation(encode(NOISE), 6)

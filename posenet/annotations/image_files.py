@@ -55,7 +55,8 @@ class ImageFiles:
         except (OSError, ValueError):  # too long, or with a null character
             return None
         found = {path: (_common_end(path, name), -len(path.parts)) for path in self._named(parts[-1])}
-        best = [path for path, rank in found.items() if rank == max(found.values())]
+        first = max(found.values(), default=None)
+        best = [path for path, rank in found.items() if rank == first]
         return best[0] if len(best) == 1 else None
 
     def find_all(self, names: Iterable[str]) -> dict[str, Path]:

@@ -154,6 +154,7 @@ def read_annotation_file(
     entries = [*annotations, *regions]
 
     columns = _read_annotations(entries, images, categories, adjustments)
+    _compare_frames(images, columns, adjustments)
     columns = _complete_annotations(columns, images.sizes[columns.image_rows], adjustments)
     images, columns = _turn_upright(images, columns, adjustments)
     images, columns = _merge_copies(images, columns, folder if compares_files else None, adjustments)
@@ -364,6 +365,20 @@ def _compare_sizes(images: _Images, adjustments: Adjustments) -> _Images:
     return images.leave_out("wrong-size", is_wrong, texts, adjustments)
 
 
+def _compare_frames(images: _Images, columns: AnnotationColumns, adjustments: Adjustments) -> None:
+    """Contradict sizes of the stored pixels if the keypoints in an image are far outside these, and not outside the
+    displayed image. Label Studio exports such files in COCO's format."""
+    sizes = images.sizes[columns.image_rows]
+    is_open = np.isin(images.turns[columns.image_rows], QUARTER_TURNS)
+    is_labelled = columns.keypoints[..., 2] > 0
+    ends = columns.keypoints[..., :2].max(axis=1, where=is_labelled[..., None], initial=0)
+    margins = FAR_OUTSIDE * sizes.max(axis=1, keepdims=True, initial=1)
+    is_outside = (ends > sizes[:, ::-1] + margins).any(axis=1) & (ends <= sizes + margins).all(axis=1)
+    if (is_open & is_outside).any():
+        rows = np.unique(columns.image_rows[is_open & is_outside]).tolist()
+        adjustments.add("contradiction", "exif-size", [images.names[row] for row in rows])
+
+
 def _turn_upright(
     images: _Images, columns: AnnotationColumns, adjustments: Adjustments
 ) -> tuple[_Images, AnnotationColumns]:
@@ -459,6 +474,9 @@ def _read_categories(
     for entry in annotations:
         lists[canonical_id(entry.get("category_id"))].append(entry.get("keypoints"))
     entries = list(entries)
+    if not entries and any(map(_guess_count, lists.values())):
+        entries = [{"id": next(iter(lists)), "name": "object"}]
+        adjustments.add("derived", "no-categories")
     raw = [canonical_id(entry.get("id")) for entry in entries]
     if len(entries) == 1 and len(lists) == 1:
         lists = {raw[0]: next(iter(lists.values()))}

@@ -44,7 +44,8 @@ def split_annotations(
     groups = [group for group in groups if not usable.isdisjoint(group)]
     if len(groups) < len(shares):
         raise DataError(
-            f"{file.path} has keypoints in {pluralize(len(groups), 'image')}, too few for {len(shares)} parts"
+            f"{file.path} has keypoints in {pluralize(len(groups), 'image')}, too few for {len(shares)} parts; label "
+            "more images"
         )
     ranked = sorted((min(_rank(names[image_id]) for image_id in group), group) for group in groups)
     part_of = dict.fromkeys(names, 0)

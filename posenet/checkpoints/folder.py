@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from posenet.checkpoints.file import read_checkpoint, write_checkpoint
 from posenet.errors import CheckpointError, DamagedCheckpointError
-from posenet.files import atomic_replacement, remove_leftovers, write_atomically
+from posenet.files import acquire_lock, atomic_replacement, remove_leftovers, write_atomically
 from posenet.settings import CheckpointConfig
 
 LOCK_FILE = "run.lock"
@@ -159,10 +159,9 @@ def copy_to_host(value: Any) -> Any:
 @contextlib.contextmanager
 def run_lock(folder: Path) -> Iterator[None]:
     """Within this context, only this process may write into ``folder``, which is created; else ``CheckpointError``."""
-    lock = FileLock(folder / LOCK_FILE)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=LOCK_SECONDS)
+        lock = acquire_lock(folder / LOCK_FILE, LOCK_SECONDS)
     except OSError as error:
         reason = "it is in use by another process" if isinstance(error, Timeout) else error.strerror
         raise CheckpointError(

@@ -13,6 +13,8 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
+import cv2
+
 from posenet.annotations.coco import list_image_files
 from posenet.cli.main import print_message
 from posenet.cli.options import (
@@ -79,6 +81,8 @@ def run(args: argparse.Namespace) -> None:
     if args.unlabelled and (args.annotations is not None or args.background):
         raise DataError("--unlabelled goes with neither --annotations nor --background; leave out one of the two")
     if args.preview is not None:
+        if not cv2.haveImageWriter(str(args.preview)):
+            raise DataError(f"--preview {args.preview} is not the name of an image file; give FILE.jpg")
         images = list_image_files(args.annotations, args.images) if args.annotations else []
         if is_built and not images:
             images = find_images([args.images])

@@ -107,8 +107,7 @@ def run_tool(name: str, argv: Sequence[str] | None = None, prog: str | None = No
 
     Option names may be written with ``-`` or ``_``. ``prog`` is the name in messages; by default, that of the script.
     """
-    if sys.stderr is None:  # it is closed
-        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    _open_closed_streams()
     # OpenCV, which is not imported yet, would write lines of its own about files that it cannot read.
     os.environ.setdefault("OPENCV_LOG_LEVEL", "SILENT")
     program = Path(sys.argv[0]).name if prog is None else prog
@@ -127,6 +126,16 @@ def run_tool(name: str, argv: Sequence[str] | None = None, prog: str | None = No
     # Logging stays active until an error has been reported.
     with log_to_stderr("--quiet" in arguments, rank_of_process(os.environ)):
         return run_and_report(parse_and_run, program)
+
+
+def _open_closed_streams() -> None:
+    """Open the null device for standard streams that are closed: else a file that is opened later would have the number
+    of one, and libraries would write their messages into it. ``sys.stdout`` stays None, an error for an output."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) < 3:  # the lowest free number
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
 
 
 def make_parser(name: str, prog: str) -> ToolParser:

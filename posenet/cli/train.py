@@ -1,7 +1,4 @@
-"""Train a PoseNet on one device; Ctrl-C finishes the step and saves, --resume continues.
-
-PyTorch is imported when the flags and the files that they name are checked.
-"""
+"""Train a PoseNet on one device; Ctrl-C finishes the step and saves, --resume continues."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ import json
 import logging
 from typing import TYPE_CHECKING
 
+from posenet.annotations.find_annotations import are_annotations
 from posenet.cli.options import (
     CHECKPOINT_HELP,
     PRECISIONS,
@@ -19,7 +17,9 @@ from posenet.cli.options import (
     non_negative_int,
 )
 from posenet.cli.processes import add_local_rank, refuse_launcher, was_started_by_us
+from posenet.data.store_list import require_store_files
 from posenet.devices.signals import STOPPED_STATUS
+from posenet.settings import load_config
 
 if TYPE_CHECKING:
     from posenet.devices.parallel import Runtime
@@ -84,7 +84,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train on one device; return the exit status."""
     refuse_launcher(ONE_RUN)
+    check_settings(args)
     return train_with_flags(args, None)
+
+
+def check_settings(args: argparse.Namespace) -> None:
+    """Refuse wrong settings and missing stores before PyTorch is imported; a checkpoint may have others."""
+    if args.data is None and isinstance(args.resume, bool) and not are_annotations(args.config):
+        data = load_config(args.config, _overrides(args)).data
+        if not args.resume:
+            require_store_files(data.train)
+            require_store_files(data.val)
 
 
 def prepare_annotations(args: argparse.Namespace) -> None:

@@ -40,5 +40,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
+    train.check_settings(args)
     if args.data is not None:  # here, so that the processes need not wait for it
         train.prepare_annotations(args)

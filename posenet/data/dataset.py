@@ -208,6 +208,8 @@ class PoseDataset(Dataset[Batch]):
             after = transform(sample, random_generator(self.seed, *key, "transform"))
             joints = np.empty((len(after.joints), *sample.joints.shape[1:]), np.float32)
             for array, new in zip(sample._replace(joints=joints), Sample(*after)):
+                if np.shape(new) != array.shape:  # which copying might stretch
+                    raise ValueError(f"an array of shape {np.shape(new)}, not {array.shape}")
                 np.copyto(array, new, casting="no")
             if not np.isfinite(joints).all():
                 raise ValueError("joints that are not finite")

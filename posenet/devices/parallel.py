@@ -300,8 +300,9 @@ def _open_store(host: str, port: int, is_server: bool, seconds: float) -> Store:
 def _compare_ranks(store: Store, info: RankInfo, deadline: float, where: str) -> None:
     """Wait until all ranks have come; ``ConfigError`` if two have the same rank, or other numbers of processes."""
     store.append("arrived", f"{info.rank} of {info.world_size} on {socket.gethostname()}\n")
-    is_possible = True
-    while is_possible and time.monotonic() <= deadline:
+    is_possible, is_late = True, False
+    while is_possible and not is_late:
+        is_late = time.monotonic() > deadline
         arrived = store.get("arrived").decode().splitlines()
         ranks, _, sizes, *_ = zip(*map(str.split, arrived))
         is_possible = len(set(sizes)) == 1 and len(set(ranks)) == len(ranks)

@@ -141,8 +141,6 @@ def start_network(
     shape: people would be misplaced.
     """
     num_channels = skeleton.num_channels if all_channels else skeleton.num_decoded_channels
-    mirrored_channels = skeleton.flip_channels[:num_channels] if flip else None
-
     on_device = network if isinstance(network, TorchNetwork) and network.averages else None
 
     def run(images: Any) -> Any:
@@ -160,58 +158,85 @@ def start_network(
 
     def crop(maps: np.ndarray) -> list[np.ndarray]:
         sizes = [letterbox.decoded_cells for letterbox in batch.letterboxes[0]]
-        return [np.ascontiguousarray(of_image[:, :rows, :columns]) for of_image, (rows, columns) in zip(maps, sizes)]
+        return [of_image[:, :rows, :columns].copy() for of_image, (rows, columns) in zip(maps, sizes)]
 
+    mirrored_channels = skeleton.flip_channels[:num_channels]
+    weight = 1 / (len(batch.inputs) * (2 if flip else 1))
     if on_device is None:
-        cropped = crop(_average(run, batch, mirrored_channels, np.asarray, np.flip, _resample))
+
+        def mirror(images: np.ndarray) -> np.ndarray:
+            return np.stack([cv2.flip(image, 1) for image in images])
+
+        def add_mirrored(maps: np.ndarray, mirrored: np.ndarray) -> None:
+            for of_image, other in zip(maps, mirrored):
+                for channel, twin in zip(of_image, mirrored_channels):
+                    cv2.scaleAdd(cv2.flip(other[twin], 1), weight, channel, dst=channel)
+
+        cropped = crop(_average(run, batch, weight, np.asarray, mirror if flip else None, add_mirrored, _add_resampled))
         return lambda: cropped
     import torch
     from torch.nn import functional as F
 
-    def resample(cells: torch.Tensor, repeated: tuple[int, int], zoom: tuple[float, float]) -> torch.Tensor:
+    def add_mirrored_tensor(maps: torch.Tensor, mirrored: torch.Tensor) -> None:
+        maps.add_(mirrored[:, twins].flip(3), alpha=weight)
+
+    def add_resampled_tensor(
+        total: torch.Tensor, cells: torch.Tensor, repeated: tuple[int, int], zoom: tuple[float, float]
+    ) -> None:
         padded = F.pad(cells[None], (0, repeated[1], 0, repeated[0]), mode="replicate")
-        return F.interpolate(padded, scale_factor=zoom, mode="bicubic")[0]
+        total += F.interpolate(padded, scale_factor=zoom, mode="bicubic")[0, :, : total.shape[1], : total.shape[2]]
 
     # Not the inference mode: its tensors may be written within it alone, and the device may do so later.
     with torch.no_grad():
-        averages = _average(run, batch, mirrored_channels, on_device.to_device, torch.flip, resample)
+        to_device = on_device.to_device
+        twins = to_device(mirrored_channels)
+        mirror_tensor = (lambda images: images.flip(2)) if flip else None
+        averages = _average(run, batch, weight, to_device, mirror_tensor, add_mirrored_tensor, add_resampled_tensor)
         wait = on_device.copy_to_host(averages)
     return lambda: crop(wait())  # it keeps the inputs in memory, which the device may still be copying
 
 
-def _resample(cells: np.ndarray, repeated: tuple[int, int], zoom: tuple[float, float]) -> np.ndarray:
-    """(C, h', w') cells in ``zoom`` times as many, by cubic convolution, after repeating the last row and column."""
-    cells = np.pad(cells, ((0, 0), (0, repeated[0]), (0, repeated[1])), mode="edge")
-    # A size instead of the factors would change the ratio, because sizes are whole numbers.
-    return np.stack([cv2.resize(one, None, fx=zoom[1], fy=zoom[0], interpolation=cv2.INTER_CUBIC) for one in cells])
+def _add_resampled(total: np.ndarray, cells: np.ndarray, repeated: tuple[int, int], zoom: tuple[float, float]) -> None:
+    """Add (C, h', w') cells in ``zoom`` times as many, by cubic convolution, after repeating the last row and column.
+
+    What is beyond the (C, h, w) ``total`` is left out.
+    """
+    _, rows, columns = total.shape
+    for sums, one in zip(total, cells):
+        if any(repeated):
+            one = cv2.copyMakeBorder(one, 0, repeated[0], 0, repeated[1], cv2.BORDER_REPLICATE)
+        # A size instead of the factors would change the ratio, because sizes are whole numbers.
+        resampled = cv2.resize(one, None, fx=zoom[1], fy=zoom[0], interpolation=cv2.INTER_CUBIC)
+        sums += resampled[:rows, :columns]
 
 
 def _average(
     run: Callable[[Any], Any],
     batch: InputBatch,
-    mirrored_channels: np.ndarray | None,
+    weight: float,
     to_device: Callable[[np.ndarray], Any],
-    flip: Callable[[Any, tuple[int]], Any],
-    resample: Callable[[Any, tuple[int, int], tuple[float, float]], Any],
+    mirror: Callable[[Any], Any] | None,
+    add_mirrored: Callable[[Any, Any], None],
+    add_resampled: Callable[[Any, Any, tuple[int, int], tuple[float, float]], None],
 ) -> Any:
     """(N, C, h, w) averages, correct in the decoded cells of each image: an array, or a tensor on its device.
 
     Args:
+        weight: of the maps of each pass of the network.
         run: computes the maps of images that ``to_device`` has returned.
-        mirrored_channels: channel c of a mirrored image is channel ``mirrored_channels[c]``; None mirrors no images.
-        flip: NumPy's or PyTorch's.
-        resample: see ``_resample``.
+        mirror: mirrors images; None mirrors none.
+        add_mirrored: adds the maps of mirrored images, times the weight, to maps.
+        add_resampled: see ``_add_resampled``.
     """
-    num_passes = len(batch.inputs) * (1 if mirrored_channels is None else 2)
-    twins = None if mirrored_channels is None else to_device(mirrored_channels)
     total: Any = None
     for inputs, letterboxes in zip(batch.inputs, batch.letterboxes):
         images = to_device(inputs)
-        maps = run(images) * 1  # a copy, because the network may write to the same array again
-        if twins is not None:
+        maps = run(images)
+        if weight < 1:  # a copy, because the network may write to the same array again
+            maps = maps * weight
+        if mirror is not None:
             # The image is mirrored with its padding. The width is a multiple of the stride, so the cells coincide.
-            maps += flip(run(flip(images, (2,)))[:, twins], (3,))
-        maps *= 1 / num_passes
+            add_mirrored(maps, run(mirror(images)))
         if total is None:  # the largest scale
             total = maps
             continue
@@ -223,7 +248,7 @@ def _average(
             height, width = _cells_for(rows, zoom[0]), _cells_for(columns, zoom[1])
             cells = cells[:, :height, :width]
             repeated = height - cells.shape[1], width - cells.shape[2]
-            average[:, :rows, :columns] += resample(cells, repeated, zoom)[:, :rows, :columns]
+            add_resampled(average[:, :rows, :columns], cells, repeated, zoom)
     return total
 
 

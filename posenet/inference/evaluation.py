@@ -126,7 +126,7 @@ def evaluate(
     predictor.min_score = 0.0  # people with low scores raise the AP
     split = read_split(annotations, image_ids, predictor.skeleton, images, exif_frame or predictor.exif_frame)
     blocks = find_annotated_images(images, split.images, predictor.settings.batch_size)
-    mine = ranks.share([*itertools.chain(*blocks)])
+    mine = [*itertools.chain(*ranks.share(blocks))]
 
     def predict_share() -> tuple[list[CocoResult], list[Sizes]]:
         results: list[CocoResult] = []

@@ -6,9 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 import math
-import threading
-import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,8 +21,10 @@ if TYPE_CHECKING:
     from posenet.inference.averaging import InputBatch
     from posenet.inference.predictor import Predictor
 
+WINDOW_BATCHES = 32
+"""A batch is filled from a window of images that follow each other: at most from this many times its size."""
 WINDOW_BYTES = 96 * 2**20
-"""A batch is filled from a window of images that follow each other, of at most this memory."""
+"""Largest memory of the images in that window."""
 RUNNING_BATCHES = 6
 """Batches that are prepared, computed and decoded at the same time."""
 RUNNING_BYTES = 48 * 2**20
@@ -68,27 +68,22 @@ class Batch(NamedTuple):
         return sum(frame.image.nbytes for frame in self.frames)
 
 
-def predict_frames(
-    predictor: Predictor, frames: Iterable[Frame], busy: dict[str, float] | None = None
-) -> Generator[Result, None, None]:
+def predict_frames(predictor: Predictor, frames: Iterable[Frame]) -> Generator[Result, None, None]:
     """Find the people in frames, in order; nobody in a frame that could not be read.
 
     Frames whose network inputs have the same size run together, also if others are between them. So there is a window
-    of frames that are read, but not predicted, which is bounded in bytes. A live frame is predicted before the next one
-    is read: a frame that waits would be out of date. The last bits of the result for a frame may depend on those that
-    it runs together with, but batches never reach from one block of sources into the next.
+    of frames that are read, but not predicted, which is bounded in number and in bytes. A live frame is predicted
+    before the next one is read: a frame that waits would be out of date. The last bits of the result for a frame may
+    depend on those that it runs together with, but batches never reach from one block of sources into the next.
 
     The next frame is taken on the caller's thread; ``read_frames`` reads ahead on threads of its own. An error in
     reading frames is raised after the results of those before.
-
-    ``busy`` receives the seconds in which each stage was at work; those of "reading" are what the others waited.
     """
-    clock = _Clock({} if busy is None else busy)
     early: dict[int, Result] = {}
     next_place = 0
     with (
-        contextlib.closing(_fill_batches(predictor, clock.read(frames))) as batches,
-        contextlib.closing(_run_batches(predictor, clock, batches)) as results,
+        contextlib.closing(_fill_batches(predictor, frames)) as batches,
+        contextlib.closing(_run_batches(predictor, batches)) as results,
     ):
         for place, result in results:
             early[place] = result
@@ -112,6 +107,8 @@ def _fill_batches(predictor: Predictor, frames: Iterable[Frame]) -> Generator[Ba
         return [waiting.pop(key) for key in [*waiting][:number]]
 
     for place, frame in enumerate(keep_failure(frames, failures)):
+        if waiting and place - longest_waiting().places[0] >= WINDOW_BATCHES * batch_size:
+            yield from take(1)
         if frame.error is not None:
             yield Batch([place], [frame])
             continue
@@ -134,65 +131,19 @@ def _fill_batches(predictor: Predictor, frames: Iterable[Frame]) -> Generator[Ba
         raise failure
 
 
-class _Clock:
-    """The seconds in which each stage was at work; while several threads are in a stage, they count once."""
-
-    def __init__(self, busy: dict[str, float]) -> None:
-        self._busy = busy
-        self._running: Counter[str] = Counter()
-        self._begins: dict[str, float] = {}
-        self._lock = threading.Lock()
-
-    @contextlib.contextmanager
-    def at_work(self, name: str) -> Iterator[None]:
-        """Within this context, a thread is in a stage."""
-        with self._lock:
-            self._running[name] += 1
-            if self._running[name] == 1:
-                self._begins[name] = time.perf_counter()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._running[name] -= 1
-                if not self._running[name]:
-                    self._busy[name] = self._busy.get(name, 0.0) + time.perf_counter() - self._begins[name]
-
-    def read(self, frames: Iterable[Frame]) -> Iterator[Frame]:
-        """The same frames; the time in which they are read counts."""
-        iterator = iter(frames)
-        while True:
-            with self.at_work("reading"):
-                frame = next(iterator, None)
-            if frame is None:
-                return
-            yield frame
-
-
-def _run_batches(
-    predictor: Predictor, clock: _Clock, batches: Iterable[Batch]
-) -> Generator[tuple[int, Result], None, None]:
+def _run_batches(predictor: Predictor, batches: Iterable[Batch]) -> Generator[tuple[int, Result], None, None]:
     """Results with the places of their frames, in the order of the batches."""
     failures: list[Exception] = []
     running: deque[tuple[Batch, Future[list[Result]]]] = deque()
 
     # Each stage waits for the one before. The batches pass every stage in their order.
 
-    def prepare(images: Sequence[np.ndarray]) -> InputBatch:
-        with clock.at_work("resizing"):
-            return predictor.prepare_inputs(images)
-
     def compute(prepared: Future[InputBatch]) -> Callable[[], list[np.ndarray]]:
-        inputs = prepared.result()
-        with clock.at_work("network"):
-            return predictor.start_network(inputs)
+        return predictor.start_network(prepared.result())
 
     def decode(started: Future[Callable[[], list[np.ndarray]]], frames: Sequence[Frame]) -> list[Result]:
         wait = started.result()
-        with clock.at_work("network"):
-            maps = wait()
-        with clock.at_work("decoding"):
-            return predictor.decode_batch(maps, frames)
+        return predictor.decode_batch(wait(), frames)
 
     def finish_first() -> Iterator[tuple[int, Result]]:
         batch, results = running.popleft()
@@ -212,7 +163,7 @@ def _run_batches(
             else:
                 while not is_room_for(batch):
                     yield from finish_first()
-                inputs = preparing.submit(prepare, [frame.image for frame in batch.frames])
+                inputs = preparing.submit(predictor.prepare_inputs, [frame.image for frame in batch.frames])
                 maps = computing.submit(compute, inputs)
                 running.append((batch, decoding.submit(decode, maps, batch.frames)))
             while running and (first.is_live or running[0][1].done()):

@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,8 +81,6 @@ class PredictionSummary:
     is_interrupted: bool = False
     seconds: float = 0.0
     """From the first image that was read to the last that was written, without those of an earlier run."""
-    busy: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """Seconds in which each stage of prediction was at work; several are at once."""
     files: list[str] = field(default_factory=list)
     """The files and folders that were written."""
 
@@ -126,14 +124,12 @@ class PredictionSummary:
         return f"{people} in {' and '.join(counts)}{earlier}"
 
     def speed(self) -> str:
-        """Images or frames per second, and the share of the time in which each stage was at work."""
+        """Images or frames per second."""
         count = self.counts["images"] + self.counts["video frames"]
         if not count or not self.seconds:
             return ""
         unit = "frames" if self.counts["video frames"] else "images"
-        longest_first = sorted(self.busy.items(), key=lambda stage: -stage[1])
-        shares = ", ".join(f"{name} {seconds / self.seconds:.0%}" for name, seconds in longest_first)
-        return f"{count / self.seconds:.3g} {unit}/s, busy: {shares}"
+        return f"{count / self.seconds:.3g} {unit}/s"
 
     def advise_on_min_score(self, min_score: float) -> str:
         """What to say if nobody was found because all scores are below ``min_score``."""
@@ -315,8 +311,7 @@ class _Run:
                 stop_requested=self.stop_requested,
                 reduction_of=None if is_drawn else self.predictor.reduction_of,
             )
-            how = {"track": options.track, "smooth": options.smooth}
-            results = self.predictor.find_people(frames, **how, busy=summary.busy)
+            results = self.predictor.find_people(frames, track=options.track, smooth=options.smooth)
             stack.enter_context(contextlib.closing(results))
             # How many frames a video has is not known before it is read.
             total = len(todo) if all(source.kind == "image" for source in todo) else None
@@ -327,8 +322,6 @@ class _Run:
                 if self.is_ended:
                     break
             summary.seconds = time.perf_counter() - begin
-            # A copy: after an interruption, the stages are at work for a while longer.
-            summary.busy = {**summary.busy}
             error = summary.unreadable_error()
             if error and not summary.is_interrupted and not summary.has_frames:
                 raise error  # inside the context, so that no files of people replace earlier ones
@@ -394,7 +387,7 @@ class _Run:
 
     def _write(self, result: Result, writers: Sequence[Write], shows: Sequence[Show]) -> Record:
         """Write a result everywhere but into the lines; ``_WritingError`` if a format does not allow it."""
-        frame, begin = result.frame, time.perf_counter()
+        frame = result.frame
         sheet = self.outputs.sheets.get(frame.source)
         try:
             if shows or sheet:
@@ -415,8 +408,6 @@ class _Run:
             reason = str(error) if isinstance(error, DataError) else f"{type(error).__name__}: {error}"
             text = f"what was found in {frame.source.name} cannot be written: {to_single_line(reason)}"
             raise _WritingError(text) from error
-        finally:
-            self.summary.busy["drawing and writing"] += time.perf_counter() - begin
 
     def _has_ended_after(self, result: Result, failure: DataError | None = None) -> bool:
         """Count a result that has been written, or the ``failure`` of that; return whether the prediction ends here."""

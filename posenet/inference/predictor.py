@@ -182,10 +182,9 @@ class Predictor:
         *,
         track: bool = False,
         smooth: bool = False,
-        busy: dict[str, float] | None = None,
     ) -> Generator[Result, None, None]:
-        """The people in frames, in order; the options are those of ``stream`` and of ``predict_frames``."""
-        with contextlib.closing(frames), contextlib.closing(predict_frames(self, frames, busy)) as results:
+        """The people in frames, in order; the options are those of ``stream``."""
+        with contextlib.closing(frames), contextlib.closing(predict_frames(self, frames)) as results:
             if not (track or smooth):
                 yield from results
                 return

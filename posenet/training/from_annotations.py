@@ -139,8 +139,9 @@ def prepare(
         elif not is_same and CheckpointFolder(folder).has_checkpoints():
             own = command_line("train", "--resume", folder / "last.pth")
             raise CheckpointError(
-                f"{folder} already contains a run, which has begun with other data than {source} has now; begin "
-                f"another one with --set checkpoint.path=DIR, or continue with its own data: {own}"
+                f"{folder} already contains a run, which has begun with other data than {source} has now, or "
+                "another skeleton; begin another one with --set checkpoint.path=DIR, or continue with its own data: "
+                f"{own}"
             )
         else:
             if not is_same:  # else a build that is interrupted would be of the same data

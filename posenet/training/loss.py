@@ -90,7 +90,7 @@ class FocalL2Loss(nn.Module):
             (N,) float32.
 
         Raises:
-            ValueError: the number of stacks or scales differs from that of the weights, or shapes do not match.
+            ConfigError: the predictions have other shapes, or their stacks another number than ``loss.stack_weights``.
         """
         targets, weights = self._targets_and_weights(predictions, target, mask_miss)
         # Maps become (N, L) in the order in which the predictions are in memory. So every operation on them reads and
@@ -126,15 +126,14 @@ class FocalL2Loss(nn.Module):
         self, predictions: Predictions, target: Tensor, mask_miss: Tensor
     ) -> tuple[list[Tensor], list[Tensor]]:
         """For every scale, the target (N, C, h, w) and the weight of its cells, mask times channel weight."""
-        if self.stack_weights is not None and len(self.stack_weights) != len(predictions):
-            raise ValueError(f"{len(self.stack_weights)} stack weights for {len(predictions)} stacks")
-        if any(len(scales) != len(self.scale_weights) for scales in predictions):
-            raise ValueError(f"every stack must predict {len(self.scale_weights)} scales")
-        if any(scales[0].shape != target.shape for scales in predictions):
-            raise ValueError(f"predictions {tuple(predictions[0][0].shape)} do not fit target {tuple(target.shape)}")
         targets = [target.float()]
         for _ in range(1, len(self.scale_weights)):
             targets.append(F.avg_pool2d(targets[-1], 2))
+        count = len(predictions) if self.stack_weights is None else len(self.stack_weights)
+        shapes = [tuple(maps.shape) for maps in targets]
+        found = [[tuple(maps.shape) for maps in stack] for stack in predictions]
+        if not found or found != [shapes] * count:
+            raise ConfigError(f"forward of the network returns maps of {found}, not {shapes} for every stack")
         mask, weights = mask_miss.float(), []
         for maps in targets:
             size = maps.shape[2:]

@@ -50,6 +50,7 @@ class Progress:
     best: float = -math.inf  # best score so far; greater is better
     stale: int = 0  # scores since the best one
     best_kind: str = ""  # kind of the score: "AP" or "val_loss"
+    resumed: str = ""  # the checkpoint or folder that the command names to continue from
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -118,8 +119,10 @@ def find_checkpoint(folder: Path, resume: bool | str | Path, restarted: bool = F
     found = None
     if restarted:
         _log.info("The launcher has started the run again: resuming from its newest checkpoint, if it has saved one")
-    if restarted or resume is True:
-        found = own.newest_intact()
+    if isinstance(resume, bool):
+        found = own.newest_intact() if restarted or resume else None
+    elif restarted:  # checkpoints of an earlier run in this folder do not count
+        found = own.newest_intact(lambda state: state.get("progress", {}).get("resumed") == str(resume))
     if found is None and not isinstance(resume, bool):
         path = Path(resume)
         found = CheckpointFolder(path).newest_intact() if path.is_dir() else (path, read_checkpoint(path))

@@ -192,6 +192,7 @@ def _train(
         report.describe_run()
         if checkpoint is not None:
             runtime.run_on_all(functools.partial(restore_run, run, checkpoint))
+        run.progress.resumed = "" if isinstance(resume, bool) else str(resume)
 
         # The files in the folder. A run that is refused writes its log alone.
         if runtime.is_main:

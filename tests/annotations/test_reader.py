@@ -135,6 +135,12 @@ def test_names_of_keypoints_come_from_the_skeleton_or_are_numbered(names: Any) -
     assert kinds(file) == {"names-of-skeleton": "derived"}
 
 
+def test_annotations_of_no_listed_category_are_of_one() -> None:
+    file = read(changed(lambda d: d["categories"].clear()), skeleton=COCO)
+    assert kinds(file) == {"no-categories": "derived", "names-of-skeleton": "derived"}
+    assert file.document["annotations"] == people_document()["annotations"]
+
+
 def test_keypoints_in_another_order_and_spelling_are_those_of_the_skeleton_if_the_names_tell() -> None:
     content, expected = people_document(), read(people_document(), skeleton=COCO)
     order = [*range(16, 4, -1), 0, 2, 1, 4, 3]
@@ -353,6 +359,17 @@ class TestImages:
     def test_annotations_of_the_stored_pixels_are_turned(self, tmp_path: Path) -> None:
         file = read(self.annotated_as_stored(tmp_path, 6, (20, 20, 50, 60)), folder=tmp_path)
         assert file.columns.boxes[0].tolist() == [80, 20, 60, 50] and "exif-turned" in kinds(file)
+
+    @pytest.mark.parametrize("num_others", [0, 60])
+    def test_keypoints_that_fit_only_the_displayed_image_contradict_the_stored_size(
+        self, tmp_path: Path, num_others: int
+    ) -> None:
+        """Label Studio exports this in COCO's format; turned, the people would be in wrong places."""
+        content = self.annotated_as_stored(tmp_path, 6, (20, 20, 60, 200))
+        others = document(range(2, 2 + num_others), [person(n, n) for n in range(2, 2 + num_others)])
+        for key in ("images", "annotations"):
+            content[key] += others[key]
+        assert found(read(content, folder=tmp_path))["exif-size"] == ("contradiction", ["a.jpg"])
 
     def test_annotations_that_are_not_read_are_left_out_where_others_are_turned(self, tmp_path: Path) -> None:
         content = self.annotated_as_stored(tmp_path, 6, (20, 20, 50, 60))

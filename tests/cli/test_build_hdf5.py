@@ -80,6 +80,8 @@ def test_a_preview_is_drawn_as_the_settings_say_and_replaces_nothing(capsys: pyt
     for arguments in (INPUTS, "--images images --unlabelled"):
         assert tool(f"{arguments} --output b.h5 --preview {preview} --overwrite") == 2
         assert "would replace an input, images/000000000003.jpg" in capsys.readouterr().err
+    assert tool(f"{INPUTS} --output b.h5 --preview previews") == 2
+    assert "give FILE.jpg" in capsys.readouterr().err
     assert not Path("b.h5").exists()
 
 

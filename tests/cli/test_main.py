@@ -23,6 +23,7 @@ from posenet.cli import main as cli
 from posenet.cli.main import log_to_stderr, print_message
 from posenet.errors import ConnectError, DataError, OtherRankError, PosenetError
 from posenet.progress_bar import progress_bar
+from tests.helpers.process_runs import fork_process, wait_for_exit
 
 Run = Callable[[argparse.Namespace], None]
 Install = Callable[[Run], None]
@@ -180,6 +181,17 @@ def test_rank_0_shows_everything_and_other_ranks_what_concerns_them_alone(capsys
     assert messages(rank=2) == ["rank 2: WARNING: a worker has died", "rank 2: ERROR: out of memory"]
 
 
+def test_no_file_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None:
+    def run_and_open_file() -> None:
+        os.closerange(0, 3)
+        sys.stdout = sys.stderr = None  # as Python starts
+        status = cli.run_tool("annotations", ["lint", "missing.json"])
+        is_another = os.open(tmp_path / "a.txt", os.O_CREAT) > 2
+        os._exit(status if is_another and os.get_inheritable(2) and sys.stdout is None else 1)
+
+    assert wait_for_exit(fork_process(run_and_open_file, tmp_path / "log.txt")) == 2
+
+
 def test_a_closed_standard_output_shows_nothing_and_a_full_one_is_named(
     tool: Install, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,6 +329,9 @@ def test_help_and_wrong_input_are_answered_without_pytorch(tmp_path: Path) -> No
     cases = {
         **{f"{tool} --help": 0 for tool in cli.TOOLS},
         "train --unknown": 2,
+        "train --set model.stack=2": 2,
+        "train --set data.train=missing.h5": 2,
+        "train-distributed --nproc 2 --config a.toml": 2,
         "build-hdf5 --images folder --annotations missing.json --output x.h5": 2,
         "export-onnx --checkpoint missing.pth --output x.onnx": 2,
         "evaluate --checkpoint missing.pth --images folder --annotations a.json": 2,
@@ -348,6 +363,15 @@ def test_importing_the_package_imports_neither_torch_nor_opencv() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_ctrl_c_during_the_import_of_the_command_is_one_line(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    from posenet.__main__ import main
+
+    with monkeypatch.context() as patch:
+        patch.setattr("builtins.__import__", Mock(side_effect=KeyboardInterrupt))
+        status = main()
+    assert (status, capsys.readouterr().err) == (130, "posenet: interrupted\n")
 
 
 @pytest.mark.parametrize("words", [["docs"], ["docs", "settings"]])

@@ -94,9 +94,7 @@ def test_images_are_drawn_and_people_written(
     assert [names[person["image_id"]] for person in content["annotations"]] == ["000000000139.png", "a.png", "b.png"]
     found, speed, written = capsys.readouterr().out.splitlines()
     assert found == "3 people in 4 images" and written.startswith("wrote out, ")
-    assert re.fullmatch(r"[\d.]+ images/s, busy: (([a-z ]+) \d+%(, )?){5}", speed)
-    shares = list(map(int, re.findall(r"(\d+)%", speed)))
-    assert shares == sorted(shares, reverse=True)
+    assert re.fullmatch(r"[\d.]+ images/s", speed)
 
 
 def test_the_summary_names_at_most_five_unreadable_sources_and_counts_tracked_people(

@@ -145,6 +145,7 @@ class TestOwnFunction:
         "function",
         [
             lambda sample, _: sample._replace(image=sample.image[..., 0]),
+            lambda sample, _: sample._replace(mask_miss=sample.mask_miss[0]),
             lambda sample, _: sample._replace(person_mask=sample.person_mask / 255),
             lambda sample, _: sample._replace(joints=sample.joints + np.float32("nan")),
             lambda sample, _: sample._replace(joints=sample.joints[:, :5]),

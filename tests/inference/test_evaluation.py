@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,14 @@ from pycocotools.cocoeval import COCOeval
 import posenet
 from posenet.annotations.people import read_split
 from posenet.cli.main import run_tool
+from posenet.devices.ranks import Ranks
 from posenet.errors import ConfigError, DataError
+from posenet.inference import evaluation
 from posenet.inference.evaluation import (
     METRICS,
     compute_coco_metrics,
 )
+from posenet.inference.predictor import Predictor
 from posenet.settings import Config
 from posenet.skeleton import COCO
 from tests.helpers.drawn_data import document, person, write_annotations
@@ -68,6 +72,25 @@ def test_a_predictor_may_be_passed(checkpoint: Path, split: tuple[Path, Path]) -
     assert posenet.evaluate(predictor, *split) == posenet.evaluate(checkpoint, *split)
     with pytest.raises(ConfigError, match="config, flip"):
         posenet.evaluate(predictor, *split, config=Config(), flip=True)
+
+
+def test_no_batch_has_images_of_two_processes(
+    checkpoint: Path, split: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that the people found do not depend on the number of processes."""
+    shares: list[Any] = []
+
+    def note_share(predictor: Predictor, images: Any) -> Iterator[Any]:
+        shares.append(images)
+        yield from ()
+
+    monkeypatch.setattr(evaluation, "predict_annotated_images", note_share)
+    for rank in range(2):
+        ranks = Ranks()
+        ranks.rank, ranks.world_size = rank, 2
+        evaluation.evaluate(Predictor(checkpoint, backend="torch", batch_size=2), *split, ranks=ranks, progress=False)
+    blocks = [{source.block for _, source in share} for share in shares]
+    assert all(blocks) and not blocks[0] & blocks[1]
 
 
 @pytest.mark.parametrize(

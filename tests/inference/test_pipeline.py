@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -21,7 +19,6 @@ from posenet.inference.pipeline import (
     split_into_blocks,
 )
 from posenet.inference.predictor import Predictor
-from posenet.inference.result import Result
 from posenet.settings import InferenceConfig
 from tests.helpers.spot_networks import NOSE, SpotNetwork, spot_image
 
@@ -49,8 +46,9 @@ def test_images_of_one_size_run_together_although_others_are_between_them() -> N
     assert noses == [20 + number % 20 for number in range(64)]
 
 
-def test_images_wait_for_others_within_a_bound_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "WINDOW_BYTES", 3 * 64 * 128 * 3)
+@pytest.mark.parametrize("name, bound", [("WINDOW_BYTES", 3 * 64 * 128 * 3), ("WINDOW_BATCHES", 1)])
+def test_images_wait_for_others_within_bounds(name: str, bound: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, name, bound)
     sizes = ["landscape", "portrait", "square"] * 6
     batches, noses = predict(frame_of(size, number) for number, size in enumerate(sizes))
     assert max(batches) < BATCH_SIZE and sum(batches) == len(noses) == 18
@@ -69,20 +67,6 @@ def test_a_live_frame_is_predicted_before_the_next_one_is_read() -> None:
     for result in predict_frames(predictor, frames()):
         seen.append(len(result))
     assert seen == [1] * 6
-
-
-def test_the_time_of_each_stage_is_measured_and_counts_once_while_several_threads_are_in_it() -> None:
-    class SlowPredictor(Predictor):
-        def decode_batch(self, *arguments: Any) -> list[Result]:
-            time.sleep(0.05)
-            return super().decode_batch(*arguments)
-
-    predictor = SlowPredictor(SpotNetwork(), InferenceConfig(height=64, batch_size=1), min_score=0)
-    busy: dict[str, float] = {}
-    start = time.perf_counter()
-    assert len(list(predict_frames(predictor, (frame_of("square") for _ in range(16)), busy))) == 16
-    assert set(busy) == {"reading", "resizing", "network", "decoding"} and all(value > 0 for value in busy.values())
-    assert busy["decoding"] > 0.05 and max(busy.values()) <= time.perf_counter() - start
 
 
 def test_closing_the_results_drops_the_batches_that_the_network_has_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:

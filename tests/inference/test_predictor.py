@@ -229,6 +229,13 @@ def test_wrong_overrides_are_refused(overrides, message):
         Predictor("not-read.pth", device="cpu", **overrides)
 
 
+@pytest.mark.parametrize("name", ["a\0b.jpg", "x" * 100_000, ""])
+def test_a_text_that_is_no_name_of_a_file_is_refused_in_short(name: str) -> None:
+    with pytest.raises(DataError) as caught:
+        Predictor(SpotNetwork())(name)
+    assert len(str(caught.value)) < 1000
+
+
 def test_a_height_may_be_above_the_default_limit_where_the_settings_raise_it() -> None:
     """Those of the caller, or those of the file, which are not known before it is read."""
     config = load_config(None, ["inference.max_height=4000"])

@@ -495,7 +495,7 @@ def test_a_run_continues_with_the_data_it_began_with_alone(capsys: pytest.Captur
     for same in (CHAIRS, "coco", "coco/../coco/chairs.json"):
         assert prepare(same, here).is_started
     stored = (RUN / "data" / "train.h5").read_bytes()
-    refused(lambda: train("labels", here), CheckpointError, "has begun with other data than labels has now; ")
+    refused(lambda: train("labels", here), CheckpointError, "has begun with other data than labels has now")
     os.utime("coco/photos/1.jpg", (0, 0))
     with pytest.raises(CheckpointError) as error:
         train()

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from posenet.errors import ConfigError
 from posenet.settings import LossConfig
 from posenet.skeleton import COCO
 from posenet.training.loss import POSITIVE_THRESHOLD, FocalL2Loss
@@ -93,6 +94,14 @@ def test_loss_and_gradients_are_those_of_the_formula(
     torch.testing.assert_close(*results, rtol=1e-5, atol=1e-7)
     assert results[0][0].min() > 1
     assert all(gradient.eq(0).all() for gradient in (results[0][1][0, ::3], results[0][-1][0, ::3]))
+
+
+def test_predictions_of_other_shapes_are_refused() -> None:
+    """As a network of the user may return them."""
+    predictions, target, mask = random_input(stacks=2)
+    for wrong in ([], predictions[:1], predictions[0], [[*stack[:-1], stack[-2]] for stack in predictions]):
+        with pytest.raises(ConfigError, match="forward of the network returns .* for every stack"):
+            make_loss(stack_weights=(1, 2))(wrong, target, mask)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

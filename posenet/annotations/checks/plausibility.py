@@ -29,6 +29,9 @@ ELSEWHERE = 0.2
 two was scaled, most have."""
 BOX_MARGIN = 1.5
 """A box that ends beyond this many image widths or heights is wrong."""
+CORNERS_SHARE, MIN_FILLED = 0.6, 0.2
+"""Boxes are two corners if so read they have less than this share of their area, all keypoints are in them, and what
+these cover is more than the second share of that. If they are not, keypoints are spread over all of the box."""
 MIN_GAP = 0.1
 """Smallest horizontal distance between left and right, relative to the size of the object."""
 RARE_SHARE = 0.05
@@ -96,6 +99,17 @@ def _compare_keypoints(file: AnnotationFile) -> None:
 
 def _compare_boxes(file: AnnotationFile) -> None:
     adjustments, people, is_person = file.adjustments, file.columns, file.columns.is_labelled_person
+    firsts, seconds = people.boxes[:, :2], people.boxes[:, 2:]
+    covered = boxes_around(people.keypoints[..., :2], people.is_labelled)[:, 2:].prod(axis=1)
+    for corners in (firsts, firsts + seconds / 2):  # those of COCO, and of YOLO-pose, which has centres
+        sides = (seconds - corners).clip(min=0)
+        distances = distances_from_boxes(people.keypoints[..., :2], np.hstack([corners, sides]))
+        is_around = ((distances <= OUTSIDE_BOX) | ~people.is_labelled).all(axis=1)
+        is_filled = covered > MIN_FILLED * sides.prod(axis=1)
+        is_corners = is_person & is_around & is_filled & (sides.prod(axis=1) < CORNERS_SHARE * seconds.prod(axis=1))
+        if not are_few(is_corners.sum(), is_person.sum(), 0.5):
+            adjustments.add_rows("contradiction", "box-corners", is_corners, people.ids)
+            return
     distances = np.where(people.is_labelled, distances_from_boxes(people.keypoints[..., :2], people.boxes), 0)
     num_outside = (distances > OUTSIDE_BOX).sum(axis=1)
     is_elsewhere = is_person & (num_outside >= 2) & (num_outside >= 0.5 * people.num_labelled)

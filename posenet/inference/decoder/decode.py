@@ -266,11 +266,14 @@ def _pairs_to_score(
 
 def _are_short(xy: np.ndarray, first: np.ndarray, second: np.ndarray, passes: np.ndarray) -> np.ndarray:
     """Whether pairs of one part, all that it has, are the ``MAX_NEAREST`` shortest at both ends of those that pass."""
-    gap = xy[second] - xy[first]
-    length = np.where(passes, np.hypot(gap[:, 0], gap[:, 1]), np.inf).reshape(np.ptp(first) + 1, -1)
-    for axis in (1, 0):
-        last = min(MAX_NEAREST, length.shape[axis]) - 1
-        length[length > np.partition(length, last, axis).take([last], axis)] = np.inf
+    x, y = xy.T
+    length = np.full(len(passes), np.inf, xy.dtype)
+    length[passes] = np.hypot(x[second[passes]] - x[first[passes]], y[second[passes]] - y[first[passes]])
+    length = length.reshape(np.ptp(first) + 1, -1)
+    for _ in range(2):
+        last = min(MAX_NEAREST, length.shape[1]) - 1
+        length[length > np.partition(length, last)[:, last, None]] = np.inf
+        length = np.ascontiguousarray(length.T)  # now at the other ends; NumPy is slow along columns
     return np.isfinite(length).ravel()
 
 

@@ -46,6 +46,7 @@ FLOAT_CONVOLUTIONS = 2
 FEW_IMAGES = 32
 """For so many images, PyTorch ends before a checkpoint is converted for a faster runtime: with ``tiny`` and with four
 stacks, both are equal at 30 to 55 images on the processors that were measured. See docs/deployment.md."""
+CHECKSUM_BYTES = hashlib.sha256().digest_size
 MAX_FILES = 8
 """Files in the cache; the oldest one is the first to go. A network of four stacks takes 500 MB."""
 
@@ -231,9 +232,9 @@ def load_converted(
     """
     config = config or stored_config(checkpoint)
     file = _converted_file(checkpoint, config)
-    if file is not None and file.is_file():
-        model = read_input(file)
-    else:
+    kept = read_input(file) if file is not None and file.is_file() else b""
+    model, checksum = kept[:-CHECKSUM_BYTES], kept[-CHECKSUM_BYTES:]
+    if hashlib.sha256(model).digest() != checksum:  # there is none, or it was damaged
         is_few = num_images is not None and num_images <= FEW_IMAGES
         if not is_requested and (is_few or config.model.network):
             return None
@@ -259,13 +260,13 @@ def _converted_file(checkpoint: Path, config: Config) -> Path | None:
     code = sorted([*Path(fused.__file__).parent.glob("*.py"), *Path(__file__).parent.glob("*.py")])
     settings = json.dumps(config_to_dict(config)["model"], sort_keys=True)
     key = [sha256_of(checkpoint), settings, posenet.__version__, torch.__version__, *map(sha256_of, code)]
-    return folder / f"{hashlib.sha256(''.join(key).encode()).hexdigest()[:32]}.onnx"
+    return folder / hashlib.sha256("".join(key).encode()).hexdigest()[:32]
 
 
 def _keep_converted(model: bytes, file: Path) -> None:
-    """Write a file, and remove the oldest ones, also what killed processes have left."""
+    """Write a file and its checksum, and remove the oldest ones, also what killed processes have left."""
     try:
-        write_atomically(file, model)
+        write_atomically(file, model + hashlib.sha256(model).digest())
         files = [path for path in file.parent.iterdir() if path.is_file()]
         for path in sorted(files, key=lambda path: -path.stat().st_mtime)[MAX_FILES:]:
             path.unlink(missing_ok=True)

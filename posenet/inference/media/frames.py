@@ -247,7 +247,7 @@ def file_source(path: Path, subfolder: Path = Path()) -> Source:
         return Source("video", path, subfolder)
     try:
         start = read_input(path, START_BYTES)
-    except OSError:  # perhaps a FIFO, which Pillow would open and wait for; reading it will report that
+    except (OSError, ValueError):  # perhaps a FIFO, which Pillow would open and wait for; reading it will report that
         return Source("image", path, subfolder)
     if not (_IMAGE_START.match(start) or _ANIMATION_START.match(start)):
         return Source("image" if suffix in IMAGE_SUFFIXES else "video", path, subfolder)

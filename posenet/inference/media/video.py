@@ -124,8 +124,8 @@ class PyAVReader:
         if is_refused or not stream or not stream.codec_context or Disposition.attached_pic in stream.disposition:
             self._container.close()
             raise DataError(
-                f"{name} has no images in a codec that FFmpeg knows, pages, or only the cover of its sound; convert it "
-                "to MP4 (H.264), or give single images"
+                f"{name} has no images that FFmpeg can decode, several pages, or only the cover of its sound; "
+                "convert it to MP4 (H.264), or give single images"
             )
         self._stream = cast(VideoStream, stream)
         # Threads that decode several frames at a time would delay a live stream by as many frames. They would also
@@ -139,6 +139,9 @@ class PyAVReader:
         # AVI has no times, and FFmpeg's are wrong if frames are not stored in order: frames follow at a constant rate.
         self._has_times = self._container.format.name != "avi"
         self._first_time = _seconds(stream.start_time, stream) if self._has_times else math.nan
+        self._packets = self._read_packets()
+        self._pending: list[Packet[Any] | None] = []  # were read, but not decoded
+        self._from_time = -math.inf  # frames before this are not complete without frames that were skipped
         self.end = 0.0
         self.length = (self._container.duration or 0) / av.time_base
         if not self._has_times:  # FFmpeg estimates the length of a file that was cut off
@@ -154,11 +157,12 @@ class PyAVReader:
         """
         name = self.source.name
         end = selection.start + selection.duration
-        number = -1
+        first = self._seek(selection.start)
+        number = first - 1
         unreadable = 0  # frames since the last intact one
         seconds = -math.inf
         first_selected: int | None = None
-        for number, stated in enumerate(self.decode()):
+        for number, stated in enumerate(self.decode(), first):
             if stated is None:
                 unreadable += 1
                 if unreadable == MAX_UNREADABLE_IN_A_ROW:
@@ -199,7 +203,7 @@ class PyAVReader:
 
     def decode(self) -> Iterator[float | None]:
         """Decode frame after frame. Yield the time of each in seconds, NaN if unknown; None if it is damaged."""
-        for packet in self._read_packets():
+        for packet in itertools.chain(self._pending, self._packets):
             self._packet = packet
             try:
                 frames = packet.decode() if packet is not None else self._stream.codec_context.decode(None)
@@ -210,8 +214,9 @@ class PyAVReader:
                 seconds = _seconds(frame.pts, self._stream) if self._has_times else math.nan
                 if math.isnan(self._first_time):
                     self._first_time = seconds
-                self._frame = frame
-                yield seconds - self._first_time
+                if not seconds < self._from_time:
+                    self._frame = frame
+                    yield seconds - self._first_time
 
     def _read_packets(self) -> Iterator[Packet[Any] | None]:
         """The packets of the images; None instead of the last, empty one if the file is damaged."""
@@ -232,6 +237,26 @@ class PyAVReader:
         self.aspect = float(1 / aspect if orientation >= 5 else aspect)
         image = self._reformatter.reformat(self._frame, format="bgr24").to_ndarray()
         return np.ascontiguousarray(apply_orientation(image, orientation))
+
+    def _seek(self, seconds: float) -> int:
+        """Skip all before the last keyframe before ``seconds``, without decoding it; return its number of frames."""
+        if seconds <= 0 or math.isnan(self._first_time):
+            return 0
+        start = self._first_time + seconds + SAME_TIME
+        times: list[float] = []  # of the frames that are shown
+        for packet in self._packets:
+            time = math.nan if packet is None else _time_shown(packet)
+            if packet is not None and packet.is_keyframe and time <= start:
+                self._from_time = time
+                self._pending.clear()
+            self._pending.append(packet)
+            # Videos that were cut without encoding them again have frames that are not shown.
+            if packet is None or not packet.is_discard:
+                times.append(time)
+            # No later packet is shown before it is decoded.
+            if packet is None or packet.dts is None or _seconds(packet.dts, self._stream) > start:
+                break
+        return sum(time < self._from_time for time in times)
 
     def close(self) -> None:
         """Release the file or the connection."""

@@ -45,10 +45,11 @@ def exchange_axes(content: Document) -> None:
         (scaled(boxes=0.75), "box-elsewhere"),
         (exchange_axes, "outside"),
         (write_boxes(lambda x, y, w, h: [x + w / 2, y + h / 2, w, h]), "box-elsewhere"),
-        (write_boxes(lambda x, y, w, h: [x, y, x + w, y + h]), "box-outside"),
+        (write_boxes(lambda x, y, w, h: [x, y, x + w, y + h]), "box-corners"),
+        (write_boxes(lambda x, y, w, h: [x - (x + w) / 2, y - (y + h) / 2, x + w, y + h]), "box-corners"),
         (each("images", lambda i: i.update(width=i["height"], height=i["width"])), "outside"),
     ],
-    ids=["95 %", "keypoints", "boxes", "axes", "centres", "corners", "sizes"],
+    ids=["95 %", "keypoints", "boxes", "axes", "centres", "corners", "corners of YOLO-pose", "sizes"],
 )
 def test_real_annotations_in_another_frame_contradict_themselves(
     real: Document, tmp_path: Path, change: Change, code: str

@@ -79,8 +79,12 @@ def is_converted(checkpoint: Path, fake_conversion: Mock, caplog: pytest.LogCapt
 
 
 def test_a_checkpoint_is_converted_once(checkpoint: Path, home: Path, is_converted: Callable[..., bool]) -> None:
-    """Again if its bytes are others."""
+    """Again if its bytes are others, or what was kept is damaged."""
     assert is_converted() and not is_converted()
+    [file] = home.iterdir()
+    for damaged in (file.read_bytes()[:-1], b"", b"?" + file.read_bytes()[1:]):
+        file.write_bytes(damaged)
+        assert is_converted() and not is_converted()
     write_checkpoint(checkpoint, "inference.height=192")
     assert is_converted() and len([*home.iterdir()]) == 2
 

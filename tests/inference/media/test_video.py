@@ -183,8 +183,8 @@ def test_a_video_that_was_cut_off_is_reported(tmp_path: Path, suffix: str) -> No
     [
         (b"", "it is no file, or empty"),
         (b"no video", "cannot be opened as a video"),
-        ((b"vide", b"soun"), "has no images in a codec that FFmpeg knows"),
-        ((b"avc1", b"none"), "has no images in a codec that FFmpeg knows"),
+        ((b"vide", b"soun"), "no images that FFmpeg can decode"),
+        ((b"avc1", b"none"), "no images that FFmpeg can decode"),
     ],
     ids=["empty", "text", "only sound", "an unknown codec"],
 )
@@ -238,6 +238,9 @@ class ListedTimes(video.PyAVReader):
 
     def decode(self) -> Iterator[float | None]:
         yield from self._times
+
+    def _seek(self, seconds: float) -> int:
+        return 0
 
     def image(self) -> np.ndarray:
         return np.zeros((2, 2, 3), np.uint8)
@@ -306,6 +309,26 @@ def test_frames_that_an_edit_list_hides_do_not_count(tmp_path: Path) -> None:
         assert [(frame.number, frame.seconds) for frame in part] == [
             (frame.number, frame.seconds) for frame in shown if frame.seconds > start - 0.01
         ]
+
+
+def test_what_is_before_the_keyframe_of_the_start_is_not_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with av.open(str(tmp_path / "clip.mp4"), "w") as container:
+        stream = container.add_stream("libx264", rate=10, options={"x264-params": "keyint=5:scenecut=0"})
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        frames = [av.VideoFrame.from_ndarray(grey_image(number % 12), format="bgr24") for number in range(20)]
+        container.mux([*itertools.chain(*map(stream.encode, frames)), *stream.encode(None)])
+    decode, decoded = video.PyAVReader.decode, []
+
+    def note_decoded(reader: video.PyAVReader) -> Iterator[float | None]:
+        for seconds in decode(reader):
+            decoded.append(seconds)
+            yield seconds
+
+    monkeypatch.setattr(video.PyAVReader, "decode", note_decoded)
+    part = read_video(tmp_path / "clip.mp4", start=0.7)
+    assert [frame.number for frame in part] == [*range(7, 20)] and len(decoded) == 15
 
 
 def test_a_start_and_an_end_at_the_times_of_frames_are_exact_where_a_file_has_no_times(tmp_path: Path) -> None:
