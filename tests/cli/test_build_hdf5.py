@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -43,34 +42,22 @@ def test_a_build_prints_what_was_stored_and_what_was_left_out(capsys: pytest.Cap
     paths[1].unlink()
     paths[4].write_bytes(with_orientation(paths[4].read_bytes(), 3))
 
-    def output_of(arguments: str) -> str:
-        assert tool(f"--images photos --annotations annotations.json --output new/a.h5 {arguments}") == 0
-        return re.sub(r"\d+\.\d+", "#", capsys.readouterr().out)
-
-    found = "warning: images whose size fits both EXIF frames: 1 (000000000005.jpg); if keypoints are wrong, set "
-    found += "data.exif_frame [exif-by-setting]"
-    expected = f"""\
-images        4
-people        4
-samples       4
-size          # MB, # x the images
-left out: 1 image without any annotation (--background stores them)
-left out: 1 image without a main person
-1 person without a sample of their own: 1 without labelled keypoints
-left out: cannot read {paths[1]}: No such file or directory (image 2)
-{found}
-1 image of another size than annotated, to which the annotations were scaled
-1 image made smaller
-new/a.h5 is intact
-"""
-    assert output_of("--verify --max-side 160 --workers 1") == expected
-    for old, new in (
-        ("images        4", "images        5"),
-        ("\nsize", "\nbackground    1 image without people\nsize"),
-        ("left out: 1 image without any annotation (--background stores them)\n", ""),
+    flags = "--images photos --annotations annotations.json --output new/a.h5 --verify --max-side 160 --workers 1"
+    assert tool(flags) == 0
+    printed = capsys.readouterr().out
+    for text in (
+        "images        4\npeople        4\nsamples       4\n",
+        "left out: 1 image without any annotation ",
+        "left out: 1 image without a main person\n1 person without a sample of their own: 1 without labelled",
+        f"left out: cannot read {paths[1]}: ",
+        "[exif-by-setting]\n1 image of another size than annotated, to which the annotations were scaled\n",
+        "1 image made smaller\nnew/a.h5 is intact\n",
     ):
-        expected = expected.replace(old, new)
-    assert output_of("--verify --max-side 160 --overwrite --background") == expected
+        assert text in printed
+    assert tool(f"{flags} --overwrite --background") == 0
+    printed = capsys.readouterr().out
+    assert "images        5" in printed and "\nbackground    1 image without people\n" in printed
+    assert "without any annotation" not in printed
     assert tool("--output new/a.h5 --verify") == 0
     first, *_, last = capsys.readouterr().out.splitlines()
     assert first == "images        5" and last == "new/a.h5 is intact"

@@ -39,12 +39,6 @@ def test_the_settings_of_a_run_are_an_experiment_and_are_printed_and_compared(
     assert load_config(tmp_path / "older.toml") == config
 
 
-def test_two_experiments_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
-    differences = dict(line.split(": ", 1) for line in printed(capsys, "small", "tiny").splitlines())
-    assert differences["model.width"] == "128 -> 64"
-    assert "model.stacks" not in differences
-
-
 def test_what_has_no_settings_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "bad.toml").write_text(json.dumps("text"))

@@ -195,10 +195,3 @@ def test_a_wrong_setting_is_reported_by_one_of_several_processes(
     pids = fork_ranks(2, lambda rank: sys.exit(evaluate(spot_file, annotations, "a.json", "--set", "foo.bar=1")), log)
     messages = [(log / f"{rank}.txt").read_text() for rank, pid in enumerate(pids) if wait_for_exit(pid) == 2]
     assert len(messages) == 2 and "".join(messages).count("unknown key foo") == 1, messages
-
-
-@pytest.mark.slow
-def test_nproc_starts_processes(spot_file: Path, annotations: Path, tmp_path: Path) -> None:
-    assert evaluate(spot_file, annotations, "one.json") == 0
-    assert evaluate(spot_file, annotations, "two.json", "--nproc", "2") == 0
-    assert (tmp_path / "two.json").read_bytes() == (tmp_path / "one.json").read_bytes()

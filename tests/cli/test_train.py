@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +14,6 @@ from posenet.checkpoints.file import read_checkpoint
 from posenet.cli.main import run_tool
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.settings import Config, config_from_dict, load_config
-from posenet.training.step import TrainStep
 from tests.helpers.run_logs import read_log
 from tests.helpers.tiny_training import TINY, Stores, data_settings
 
@@ -128,44 +125,6 @@ def test_a_rate_that_is_much_too_high_ends_with_advice_and_a_complete_log(train:
     last_line = error.splitlines()[-1]
     assert status == 2 and "lower optim.lr" in last_line and "Traceback" not in error
     assert read_log(Path("run"), "skip") and run_status() == "failed"
-
-
-@pytest.mark.parametrize(
-    "flags, named",
-    [
-        (["--set", "model.stack=2"], "model.stack"),
-        (["--config", "yolo/data.yaml"], "yolo/data.yaml"),
-        (["--freeze", "stem.*", "nothing*"], "nothing*"),
-    ],
-)
-def test_bad_input_is_reported_in_one_line_and_no_checkpoint_is_written(
-    train: Train, tmp_path: Path, flags: list[str], named: str
-) -> None:
-    status, error = train("-p", "run", *flags)
-    last_line = error.splitlines()[-1]
-    assert status == 2
-    assert named in last_line and "error:" in last_line
-    assert "Traceback" not in error
-    assert not list(tmp_path.glob("run/*.pth"))
-
-
-@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGINT])
-def test_scripts_can_tell_a_run_that_a_signal_stopped_from_a_finished_one(
-    train: Train, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
-) -> None:
-    train_step = TrainStep.__call__
-
-    def train_step_and_signal(self: TrainStep, batches: Any) -> Any:
-        assert run_status() == "running"
-        os.kill(os.getpid(), number)
-        return train_step(self, batches)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(TrainStep, "__call__", train_step_and_signal)
-        assert train("-p", "run")[0] == STOPPED_STATUS == 75
-    assert run_status() == "stopped"
-    assert train("-p", "run", "--resume")[0] == 0
-    assert run_status() == "finished"
 
 
 @pytest.mark.parametrize(

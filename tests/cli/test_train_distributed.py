@@ -168,13 +168,6 @@ def start(stores: Stores, tmp_path: Path) -> Iterator[Start]:
             process.kill()
 
 
-def wait_for_files(process: subprocess.Popen[bytes], *files: Path) -> None:
-    deadline = time.monotonic() + TIMEOUT_SECONDS
-    while not all(file.exists() for file in files):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def train_with_steps_of_a_minute(folder: Path, words: list[str]) -> int:
     def step(*_: object) -> None:
         (folder / f"step of rank {os.environ['RANK']}").touch()

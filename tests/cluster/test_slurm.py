@@ -155,14 +155,6 @@ def test_template_resumes_after_every_stop(cluster: Cluster, tmp_path: Path) -> 
     assert job.log().count("Stopped after step") == 2 and job.log().count("Resuming from") == 2
 
 
-def test_template_resumes_after_its_time_limit(cluster: Cluster, tmp_path: Path) -> None:
-    """SLURM sends the signal up to a minute early."""
-    job = TemplateJob(cluster, tmp_path, "--time=2", "--signal=USR1@70")
-    job.wait_for_requeue(lambda: None)
-    wait_until(lambda: job.log().count("Stopped after step") == 1)
-    job.assert_finishes_like_an_uninterrupted_run(tmp_path / "reference")
-
-
 def test_template_tries_again_when_the_hosts_do_not_reach_each_other(cluster: Cluster, tmp_path: Path) -> None:
     for node in NODES:
         cluster.name_hosts(node, "127.0.1.1")

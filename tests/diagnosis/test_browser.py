@@ -1,4 +1,4 @@
-"""The page in a real browser: filters, layers, the opened image and addresses do what they say, on any screen."""
+"""The page in a real browser: filters, layers, the opened image and addresses do what they say."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @pytest.fixture(autouse=True)
 def quiet_console(browser: Browser) -> Iterator[None]:
     """After every test, the console must be empty: no error."""
-    browser.resize(1400, 900)
     browser.console()
     yield
     assert browser.console() == []
@@ -140,21 +139,3 @@ def test_the_address_restores_the_view(browser: Browser, one: Path) -> None:
     for view in ("run=0&image=nobody&sort=nothing", "count=-4&person=r99&image=11&kind=nothing", "%", "__proto__=1"):
         browser.open(one, view)
         assert browser.texts(".ap-value") == ["0.717"] and browser.console() == [], view
-
-
-@pytest.mark.parametrize("width", [360, 768, 1400])
-def test_nothing_is_wider_than_the_screen_and_the_menu_stays(browser: Browser, one: Path, width: int) -> None:
-    browser.resize(width, 800)
-    for view in ("", "image=11", "image=13&person=r0"):
-        browser.open(one, view)
-        assert browser.run("return document.documentElement.scrollWidth") <= width, view
-        assert visible(browser, "nav a") and visible(browser, ".keys") == (width > 680)
-    # No text reaches into the margin.
-    browser.open(one)
-    overflow = browser.run("""
-        const right = document.querySelector("main").getBoundingClientRect().right - 15;
-        return [...document.querySelectorAll("main p, main td, main dd, main figcaption, main li, main h2, main h3")]
-          .filter((node) => node.checkVisibility() && !node.closest(".scroll, .hidden"))
-          .filter((node) => node.getBoundingClientRect().right > right).map((node) => node.textContent);
-    """)
-    assert overflow == []

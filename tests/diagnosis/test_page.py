@@ -147,14 +147,6 @@ def test_results_that_prediction_would_not_show_are_not_drawn_at_first(tmp_path:
     assert "Scores below 0.6" in page.plain()
 
 
-def test_the_headline_names_what_costs_most(tmp_path: Path) -> None:
-    document, results = small_data()
-    few = [entry for entry in results if entry["image_id"] == 15]
-    text = Page(write_report(diagnose_data(document, few, tmp_path), tmp_path, progress=False)).plain()
-    assert "Missed person costs most: " in text and "1 of 9 people are found at OKS 0.50, 1 at 0.95" in text
-    assert "Train longer first: fewer than half of the people are found." in text
-
-
 def test_the_page_embeds_the_images_and_names_no_other_address(tmp_path: Path) -> None:
     diagnosis = small_diagnosis(tmp_path)
     cv2.imwrite(str(tmp_path / diagnosis.images[0].file_name), np.full((HEIGHT, WIDTH, 3), 120, np.uint8))

@@ -41,7 +41,6 @@ from tests.helpers.drawn_people import write_dataset
 from tests.helpers.other_formats import (
     read_document,
     write_crowdpose,
-    write_cvat,
     write_cvat_xml,
     write_label_studio_json,
     write_labelme,
@@ -243,7 +242,9 @@ def write_exports() -> None:
     Path("data/label_studio_coco/result.json").write_text(json.dumps(content), encoding="utf-8")
     write_yolo_pose(Path("data/yolo"), images, content)
     write_cvat_xml(Path("data/cvat"), images, content)
-    write_cvat(Path("data/cvat"), images, content)
+    shutil.copytree(images, "data/cvat/images/default")
+    Path("data/cvat/annotations").mkdir()
+    Path("data/cvat/annotations/person_keypoints_default.json").write_text(json.dumps(content), encoding="utf-8")
     write_labelme(Path("data/labelme"), images, content)
     write_crowdpose(Path("data/crowdpose"), images, content)
     write_lsp(Path("data/lspet"), images, content, count=25)

@@ -91,11 +91,6 @@ class Browser:
         """The address after the #."""
         return str(self.run("return location.hash.slice(1)"))
 
-    def resize(self, width: int, height: int) -> None:
-        """Show the page as on a screen of this size."""
-        settings = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
-        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", settings)
-
     def console(self) -> list[str]:
         """Messages of the console since the last call: errors, blocked requests and warnings."""
         return [entry["message"] for entry in self.driver.get_log("browser")]

@@ -104,30 +104,6 @@ def write_yolo_pose(root: Path, images: Path, content: Document, dimensions: int
     return root / "data.yaml"
 
 
-def write_cvat(root: Path, images: Path, content: Document) -> Path:
-    """The archive of "COCO Keypoints 1.0", unpacked: images/default and annotations/person_keypoints_default.json.
-
-    Ids begin at 1, boxes are those around the points, areas are those of the boxes, labels without points have
-    categories too, and file names are relative to the folder of the images.
-    """
-    shutil.copytree(images, root / "images" / "default")
-    category = {key: content["categories"][0][key] for key in ("keypoints", "skeleton")}
-    categories = [{"id": 1, "name": "car", "keypoints": [], "skeleton": []}, {"id": 2, "name": "person", **category}]
-    exported: Document = {"categories": categories, "images": [], "annotations": []}
-    for number, image in enumerate(content["images"], 1):
-        exported["images"].append({key: image[key] for key in ("width", "height", "file_name")} | {"id": number})
-        for entry in annotations_of(image, content):
-            if any(entry["keypoints"]):
-                points = np.reshape(entry["keypoints"], (-1, 3)).astype(float)
-                labelled = points[points[:, 2] > 0, :2]
-                size = np.ptp(labelled, axis=0).tolist()
-                ids = {"id": len(exported["annotations"]) + 1, "image_id": number, "category_id": 2}
-                labels = {"keypoints": points.ravel().tolist(), "num_keypoints": len(labelled), "segmentation": []}
-                box = {"bbox": [*labelled.min(0).tolist(), *size], "area": size[0] * size[1], "iscrowd": 0}
-                exported["annotations"].append(ids | labels | box)
-    return _write_json(root / "annotations" / "person_keypoints_default.json", exported)
-
-
 def write_labelme(root: Path, images: Path, content: Document) -> Path:
     """A JSON beside each image: a rectangle for each person, from any corner, and a point for each keypoint."""
     shutil.copytree(images, root)

@@ -99,17 +99,9 @@ def write_spot_split(folder: Path) -> Path:
             joints[:, 2] = 2 * (joints[:, 2] > 0)
             labelled = joints[joints[:, 2] > 0, :2]
             low, high = labelled.min(axis=0), labelled.max(axis=0)
-            people.append(
-                {
-                    "id": len(people) + 1,
-                    "image_id": number + 1,
-                    "category_id": 1,
-                    "area": 3000.0,
-                    "bbox": [*low.tolist(), *(high - low).tolist()],
-                    "iscrowd": 0,
-                    "keypoints": joints.astype(float).ravel().tolist(),
-                }
-            )
+            own = {"id": len(people) + 1, "image_id": number + 1, "category_id": 1, "area": 3000.0, "iscrowd": 0}
+            box = [*low.tolist(), *(high - low).tolist()]
+            people.append(own | {"bbox": box, "keypoints": joints.astype(float).ravel().tolist()})
     category = {"id": 1, "name": "person", "keypoints": list(COCO.file_names)}
     path = folder / "truth.json"
     path.write_text(json.dumps({"images": images, "annotations": people, "categories": [category]}))

@@ -1,10 +1,11 @@
-"""The page of ``posenet app``, asked as a browser asks it. What a browser shows is in tests/cli/test_app.py."""
+"""The page of ``posenet app``, asked as a browser asks it."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -36,8 +37,10 @@ def predictor() -> posenet.Predictor:
 
 
 @pytest.fixture
-def client(predictor: posenet.Predictor, tmp_path: Path) -> Iterator[Client]:
-    """A program that uses the page."""
+def client(predictor: posenet.Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    """A program that uses the page: not by way of a proxy, and the page removes its files at its end."""
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # where nothing listens
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     pytest.importorskip("gradio", reason="pip install 'simplepose[app]'")
     from gradio_client import Client
 
@@ -60,6 +63,7 @@ def client(predictor: posenet.Predictor, tmp_path: Path) -> Iterator[Client]:
     finally:
         ended.set()
         server.join()
+    assert list(tmp_path.glob("posenet-app-*")) == []
 
 
 def find(client: Client, path: Path, min_score: float = MIN_SCORE) -> tuple[str, Path, list[dict[str, Any]]]:

@@ -137,10 +137,7 @@ def test_one_image_may_be_streamed_and_an_array_of_images_is_several(tmp_path):
     ("wrong", "message"),
     [
         (bytearray(b"\xff\xd8\xff"), "cannot be decoded"),
-        (np.zeros((3, 40, 60), np.uint8), r"transpose\(1, 2, 0\)"),
         (np.ones((40, 60, 3)), r"astype\(.uint8.\)"),
-        ("data:image/png;base64,abc", "image"),
-        (3.5, "float"),
         ("x" * 300 + ".png", "File name too long"),
     ],
 )
@@ -223,10 +220,7 @@ def test_maps_are_those_of_the_image_without_its_padding():
         ({"scale": 1.0}, "inference.scale .did you mean scales"),
         ({"conf": 0.5}, "min_score.*inference.conf"),
         ({"height": "large"}, "inference.height must be of type int, not 'large'"),
-        ({"scales": "large"}, "inference.scales must be a list, not 'large'"),
-        ({"flip": "no"}, "inference.flip must be of type bool"),
         ({"height": 60_000, "config": Config()}, "inference.max_height"),
-        ({"scales": (0.0,)}, "scales"),
         ({"scales": [1, [2]]}, "scales"),
     ],
 )

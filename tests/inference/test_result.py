@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from posenet.errors import DataError
-from posenet.inference.media.frames import IN_MEMORY, Frame, Source
+from posenet.inference.media.frames import IN_MEMORY, Frame
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
 from posenet.person import Person
 from posenet.settings import InferenceConfig
-from posenet.skeleton import COCO
 from tests.helpers.spot_networks import NOSE, SpotNetwork, spot_people_image
 
 
@@ -50,12 +49,6 @@ def test_a_result_without_people_has_empty_arrays() -> None:
     assert result.to_json() == "[]" and result.to_coco(1) == []
     assert np.array_equal(result.plot(), result.image)
     assert str(result) == "an image in memory: 6 x 4, 0 people"
-
-
-def test_a_frame_of_a_video_has_a_time_and_numbers() -> None:
-    person = Person(np.ones((18, 3), np.float32), 0.5, COCO, id=7)
-    result = Result(Frame(Source("video", Path("a.mp4")), np.zeros((4, 6, 3), np.uint8), 3, 0.12), [person])
-    assert result.seconds == 0.12 and result.ids == [7] and str(result) == "a.mp4, frame 3: 6 x 4, 1 person"
 
 
 def test_results_are_written_as_drawings_and_text(result: Result, path: Path, tmp_path: Path) -> None:

@@ -8,8 +8,6 @@ import multiprocessing
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -27,7 +25,7 @@ from posenet.training.batches import StepBatches, too_many_unreadable
 from tests.helpers.drawn_data import flip_bit
 from tests.helpers.process_groups import errors_in_processes
 from tests.helpers.process_runs import find_differences, limit_of_time
-from tests.helpers.tiny_training import TINY, AfterStep, Stores, data_settings, last, train_tiny, weights
+from tests.helpers.tiny_training import AfterStep, Stores, last, train_tiny, weights
 
 Key = tuple[int, int]
 ONE_EPOCH = "train.epochs=1"
@@ -262,22 +260,3 @@ def test_an_error_of_the_users_function_ends_the_run_saved_and_names_it(
         train_tiny(stores, tmp_path / "run", *settings)
     assert f"{module}.py, line 8" in str(raised.value) and "\n" not in str(raised.value)
     assert last(tmp_path / "run")["progress"]["total_steps"] > 0
-
-
-LITTLE_SHARED_MEMORY = """
-mount -t tmpfs -o size=1m tmpfs /dev/shm
-exec "$@"
-"""
-
-
-@pytest.mark.slow
-def test_little_shared_memory_ends_the_run_with_the_remedy(stores: Stores, tmp_path: Path) -> None:
-    unshare = ["unshare", "--mount", "sh", "-c", LITTLE_SHARED_MEMORY, "sh"]
-    probe = subprocess.run([*unshare, "true"], capture_output=True, check=False) if shutil.which("unshare") else None
-    if probe is None or probe.returncode:
-        pytest.skip("only root can mount a small /dev/shm")
-    settings = [*TINY, *data_settings(stores), f"checkpoint.path={tmp_path / 'run'}", "data.workers=2"]
-    command = [sys.executable, "-m", "posenet", "train", "--set", *settings, "train.input_size=512"]
-    result = subprocess.run([*unshare, *command], timeout=100, capture_output=True, text=True, check=False)
-    assert result.returncode == 2 and "Traceback" not in result.stderr
-    assert "--shm-size" in result.stderr.splitlines()[-1] and "data.workers" in result.stderr.splitlines()[-1]

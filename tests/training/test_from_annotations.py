@@ -40,7 +40,6 @@ from tests.helpers.tiny_training import TINY, weights
 
 SETTINGS = (*TINY, "inference.height=64", "train.device=cpu")
 PAIRS = {tuple(NAMES[index : index + 2]) for index in range(0, len(NAMES), 2)}
-FLIP_IDX = [index ^ 1 for index in range(len(NAMES))]
 RUN = Path("checkpoints/chairs")
 CHAIRS = "coco/chairs.json"
 NO_YAML = "PyYAML is not installed: pip install 'simplepose[yolo]'"
@@ -105,7 +104,7 @@ def refused(call: Callable[[], object], kind: type[Exception], message: str) -> 
         pytest.param("labels/chairs.json", {}, marks=pytest.mark.slow),
     ],
 )
-def test_annotations_become_a_network_and_every_step_is_one_line(
+def test_annotations_become_a_network_and_steps_are_said(
     source: str, options: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     if source == "chairs":
@@ -119,26 +118,12 @@ def test_annotations_become_a_network_and_every_step_is_one_line(
     images = stored_names()
     assert images["val"] and not images["val"] & images["train"]
     assert images["val"] | images["train"] == {f"{number}.jpg" for number in range(1, 9)}
-    people = "x chair" if options else "people"
     said = [record.message for record in caplog.records if record.name == from_annotations.__name__]
     assert all(len(text) <= MAX_LINE for text in said if "evaluate" not in text)
-    steps = [
-        f"Read imported_train.json: 8 images, 16 {people}",
-        f"Drafted {files / 'skeleton.toml'}: 10 keypoints, {skeleton.num_parts} parts, 5 pairs",
-        "Split off 1 of 8 images for validation",
-        f"Built train.h5: 7 images, 14 {people}, 14 samples",
-        f"Built val.h5: 1 image, 2 {people}, 2 samples",
-        "Experiment tiny, for a CPU",
-        "AP ",
-        f"Again: posenet evaluate --checkpoint {RUN}/best.pth ",
-        "An AP on 1 image depends on chance",
-        f"Next: posenet predict IMAGES --checkpoint {RUN}/best.pth",
-    ]
-    first = said.index(steps[0])
-    assert all(text.startswith("derived: ") for text in said[:first])
-    assert len(said) == first + len(steps)
-    for text, beginning in zip(said[first:], steps):
-        assert text.startswith(beginning)
+    built = ["Built train.h5: 7 images, 14 ", "Built val.h5: 1 image, 2 ", "Experiment tiny, for a CPU"]
+    assert all(text.startswith(beginning) for text, beginning in zip(said[-7:], built))
+    assert said[-4].startswith("AP ")
+    assert said[-1].startswith(f"Next: posenet predict IMAGES --checkpoint {RUN}/best.pth")
     assert (RUN / "pictures" / "epoch_0002.jpg").is_file()
 
 
@@ -411,15 +396,6 @@ def test_large_images_are_stored_smaller_those_of_nobody_too_and_those_of_small_
     refused(prepare, DataError, r"no chair in .*: \d+ smaller than 8 x 8 pixels")  # and no background
 
 
-def test_a_skeleton_without_sides_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    with changed_chairs() as content:
-        content["categories"][0]["keypoints"] = [f"point_{index}" for index in range(len(NAMES))]
-    data = prepare()
-    [warning] = [text for text in caplog.messages if "point_0" in text]
-    assert "left_right" in warning and not load_skeleton(data.skeleton).mirror
-    assert any("left_right" in text for text in data.warnings)
-
-
 def test_of_several_kinds_of_objects_the_most_frequent_one_is_trained(caplog: pytest.LogCaptureFixture) -> None:
     with changed_chairs() as content:
         stool = {"id": 63, "name": "stool", "keypoints": ["seat", "foot"], "skeleton": [[1, 2]]}
@@ -549,15 +525,12 @@ def test_the_tool_goes_on_after_a_signal(monkeypatch: pytest.MonkeyPatch, capsys
     words = [CHAIRS, "--images", "coco/photos", "--set", *SETTINGS]
     with monkeypatch.context() as patch:
         patch.setattr(TrainStep, "__call__", train_step_and_signal)
-        assert run_tool("train", words) == STOPPED_STATUS
+        assert run_tool("train", words) == STOPPED_STATUS == 75
+    assert (RUN / "run.status").read_text().strip() == "stopped"
     assert "last.pth; --resume continues" in capsys.readouterr().err
     assert run_tool("train-parallel", words) == 0
     assert (RUN / "run.status").read_text().strip() == "finished"
     assert "\nAP " in capsys.readouterr().err
-    assert run_tool("train", ["--images", "coco/photos"]) == 2
-    assert "images, val, val_images, experiment and prepare belong to annotations" in capsys.readouterr().err
-    assert run_tool("train", [*words, "--resume", "a.pth"]) == 2
-    assert "leave out --resume" in capsys.readouterr().err
 
 
 def test_a_run_is_called_after_the_first_name_that_tells_sets_apart(tmp_path: Path) -> None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import cv2
 import numpy as np
 import pytest
 import torch
 
-from posenet.data.dataset import Batch, PoseDataset
-from posenet.data.store import Store
+from posenet.data.dataset import Batch
 from posenet.data.targets import TargetRenderer
-from posenet.inference.media.frames import Source
 from posenet.settings import Config
 from posenet.skeleton import COCO
 from posenet.visualization.drawing import MIDDLE, OUTLINE
@@ -23,14 +19,10 @@ from posenet.visualization.sheets import (
     MIN_SAMPLE_WIDTH,
     draw_heatmap_sheet,
     draw_training_sample,
-    label_tile,
-    sheet_of_samples,
 )
 
 SIZE = 128
 SAMPLE_SHEET = (LABEL_HEIGHT + 2 * (LABEL_HEIGHT + SIZE + GAP) + GAP, 2 * (MIN_SAMPLE_WIDTH + GAP) + GAP)
-CAMERA = Source("camera", 2)
-IMAGE = np.zeros((9, 9, 3), np.uint8)
 
 
 @pytest.fixture
@@ -40,21 +32,6 @@ def texts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     put_text = cv2.putText
     monkeypatch.setattr(cv2, "putText", lambda image, text, *rest: (written.append(text), put_text(image, text, *rest)))
     return written
-
-
-def test_a_tile_shows_the_whole_image_below_its_label_and_note(texts: list[str]) -> None:
-    image = np.full((300, 100, 3), 200, np.uint8)
-    label = "a name that is very much longer than the tile is wide, so that it is cut: 3 µ"
-    tile = label_tile(image, label, (150, 200), "0.93")
-    assert tile.shape == (LABEL_HEIGHT + 150, 200, 3)
-    cut, note = texts
-    assert note == "0.93" and cut[:3] == "..." and cut.endswith("cut: 3 ?") and cut[3:-1] in label
-    assert (tile[LABEL_HEIGHT:, 75:125] == 200).all()
-    assert (tile[LABEL_HEIGHT:, :70] == BACKGROUND).all() and (tile[LABEL_HEIGHT:, 130:] == BACKGROUND).all()
-    assert (tile[:LABEL_HEIGHT] > 150).any(axis=(0, 2)).sum() > 80
-    note_only = label_tile(image, "", (150, 200), "0.93")
-    columns = (note_only[:LABEL_HEIGHT] > 60).any(axis=(0, 2))
-    assert np.array_equal(tile[:LABEL_HEIGHT, columns], note_only[:LABEL_HEIGHT, columns]), "the label ends before it"
 
 
 @pytest.mark.parametrize("size", [(300, 400), (400, 300), (1, 1), (2, 3000), (3000, 2)])
@@ -117,10 +94,3 @@ def test_a_training_sample_is_drawn_where_it_is() -> None:
     blue, _, red = np.moveaxis(masks, -1, 0)
     assert (blue[:90, :28] > red[:90, :28] + 20).all() and (red[100:, 40:] > blue[100:, 40:] + 20).all()
     assert (masks[:90, 40:] == 128).all()
-
-
-def test_a_sheet_of_samples_shows_the_first_of_an_epoch(stores: dict[str, Path]) -> None:
-    with Store(stores["val"]) as store:
-        sheet = sheet_of_samples(PoseDataset(store, (SIZE, 2 * SIZE)), TargetRenderer.from_config(Config()))
-    height, width = SAMPLE_SHEET
-    assert sheet.shape == (2 * (height + GAP) + GAP, 2 * (width + GAP) + GAP, 3)
