@@ -107,7 +107,7 @@ def _compare_boxes(file: AnnotationFile) -> None:
         is_around = ((distances <= OUTSIDE_BOX) | ~people.is_labelled).all(axis=1)
         is_filled = covered > MIN_FILLED * sides.prod(axis=1)
         is_corners = is_person & is_around & is_filled & (sides.prod(axis=1) < CORNERS_SHARE * seconds.prod(axis=1))
-        if not are_few(is_corners.sum(), is_person.sum(), 0.5):
+        if is_person.sum() >= MIN_EXAMPLES and not are_few(is_corners.sum(), is_person.sum(), 0.5):
             adjustments.add_rows("contradiction", "box-corners", is_corners, people.ids)
             return
     distances = np.where(people.is_labelled, distances_from_boxes(people.keypoints[..., :2], people.boxes), 0)
