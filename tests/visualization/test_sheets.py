@@ -19,6 +19,7 @@ from posenet.visualization.sheets import (
     MIN_SAMPLE_WIDTH,
     draw_heatmap_sheet,
     draw_training_sample,
+    overlay_heatmap,
 )
 
 SIZE = 128
@@ -61,6 +62,12 @@ def test_a_sheet_has_the_people_and_the_maps_in_order() -> None:
         assert (tile == tile[0, 0]).all() and (number == 10 or tile[0, 0].tolist() == [54, 54, 54])
     yellow = drawn[10][0, 0]
     assert yellow.argmin() == 0 and yellow[1:].min() > 200
+
+
+def test_values_above_1_are_drawn_as_1() -> None:
+    image = np.full((8, 8, 3), 100, np.uint8)
+    drawn, limit = (overlay_heatmap(image, np.full((2, 2), value)) for value in (1.5, 1.0))
+    assert np.array_equal(drawn, limit)
 
 
 def test_a_training_sample_is_drawn_where_it_is() -> None:
