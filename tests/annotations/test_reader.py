@@ -25,6 +25,7 @@ from tests.helpers.changed_annotations import (
     each,
     found,
     kinds,
+    needs_checks,
     people_document,
     read,
     setting,
@@ -125,6 +126,7 @@ def test_a_confidence_counts_as_labelled_and_null_does_not() -> None:
 
 
 @pytest.mark.parametrize("names", [[], None, "no text"])
+@needs_checks
 def test_names_of_keypoints_come_from_the_skeleton_or_are_numbered(names: Any) -> None:
     content = changed(lambda d: d["categories"][0].update(keypoints=names))
     file = read(content)
@@ -141,6 +143,7 @@ def test_annotations_of_no_listed_category_are_of_one() -> None:
     assert file.document["annotations"] == people_document()["annotations"]
 
 
+@needs_checks
 def test_keypoints_in_another_order_and_spelling_are_those_of_the_skeleton_if_the_names_tell() -> None:
     content, expected = people_document(), read(people_document(), skeleton=COCO)
     order = [*range(16, 4, -1), 0, 2, 1, 4, 3]
@@ -274,6 +277,7 @@ def people_and_a_stool() -> Document:
     return content
 
 
+@needs_checks
 def test_categories_with_other_keypoints_are_said() -> None:
     assert found(read(people_and_a_stool()))["several-skeletons"] == ("warning", ["person", "stool"])
     file = read(people_and_a_stool(), skeleton=COCO)
@@ -282,6 +286,7 @@ def test_categories_with_other_keypoints_are_said() -> None:
     assert file.columns.is_used.tolist() == [True] * 7 + [False]
 
 
+@needs_checks
 def test_keypoints_of_categories_without_names_are_left_out() -> None:
     content = people_and_a_stool()
     content["categories"][1]["keypoints"] = []

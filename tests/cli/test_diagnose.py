@@ -13,6 +13,7 @@ import pytest
 import posenet
 from posenet.cli.main import run_tool
 from tests.helpers.chairs import write_chairs
+from tests.helpers.changed_annotations import needs_checks
 from tests.helpers.coco_results import InjectedErrors, people_document, perfect_results
 from tests.helpers.networks import write_checkpoint
 
@@ -102,6 +103,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     return line
 
 
+@needs_checks
 def test_input_that_does_not_fit_is_refused_before_anything_is_written(
     annotations: Path, results: Path, document: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
