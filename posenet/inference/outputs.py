@@ -458,8 +458,8 @@ def write_lines(path: Path, kept: Collection[str] | None) -> Iterator[Write]:
         def open_file() -> BinaryIO:
             nonlocal file
             if file is None:
-                if kept is None:
-                    path.unlink(missing_ok=True)  # a hard link to it keeps its content
+                if kept is None and path.is_file():  # a FIFO is written to
+                    path.unlink()  # a hard link to it keeps its content
                 file = stack.enter_context(open(path, "ab", buffering=0))
             return file
 

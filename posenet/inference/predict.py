@@ -233,7 +233,12 @@ def _find_inputs(inputs: Any, options: PredictionOptions) -> list[Source]:
                 f"an input must be a name or the number of a camera, not an object of type {type(name).__name__}; "
                 "Predictor.stream takes images in memory"
             )
-        names += [name] if str(name) != "-" else parse_standard_input(sys.stdin.buffer.read())
+        if str(name) != "-":
+            names.append(name)
+        elif sys.stdin is None:
+            raise DataError("standard input is closed; give the names of files instead of -")
+        else:
+            names += parse_standard_input(sys.stdin.buffer.read())
     sources = find_sources(names, recursive=options.recursive)
     if not sources:
         raise DataError("no input: the list of files is empty")

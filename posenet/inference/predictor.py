@@ -259,7 +259,7 @@ def override_settings(settings: InferenceConfig, overrides: dict[str, Any]) -> I
     of_numpy = (np.generic, np.ndarray)
     plain = {key: value.tolist() if isinstance(value, of_numpy) else value for key, value in overrides.items()}
     tables = {"inference": dataclasses.asdict(settings) | plain}
-    changed = config_from_dict(tables, "arguments besides min_score, device, amp and backend").inference
+    changed = config_from_dict(tables, "inference settings (beside min_score, device, amp and backend)").inference
     if "height" in overrides and changed.height > changed.max_height:
         raise ConfigError(
             f"inference.height {changed.height} is above inference.max_height {changed.max_height}, to which images "

@@ -240,6 +240,18 @@ def test_a_list_on_standard_input(
     assert "5 of 7 images could not be read" in errors
     assert all(f"cannot read {name}: " in errors for name in bad)
     assert "standard input is no list of files" in predict_list(Path("photos/a.png").read_bytes())
+    monkeypatch.setattr("sys.stdin", None)
+    assert predict("-", "--json", "-") == 2
+    assert "standard input is closed" in capsys.readouterr().err
+
+
+def test_lines_are_written_into_a_fifo(predict: Predict, photos: Path) -> None:
+    os.mkfifo("people.jsonl")
+    reader = os.open("people.jsonl", os.O_RDONLY | os.O_NONBLOCK)
+    assert predict("photos/a.png", "--json", "people.jsonl") == 0
+    [line] = os.read(reader, 2**16).splitlines()
+    os.close(reader)
+    assert json.loads(line)["file_name"] == "photos/a.png"
 
 
 def test_a_camera_is_shown_until_the_window_is_closed(predict: Predict, monkeypatch: pytest.MonkeyPatch) -> None:
