@@ -326,6 +326,8 @@ def is_web_page(start: bytes) -> bool:
 
 def _decode(data: np.ndarray, reduction: int = 1) -> np.ndarray:
     """Decode the pixels as stored; those of HEIC, AVIF and TIFF files as displayed, which is their only frame here."""
+    if is_web_page(data[:100].tobytes()):
+        raise ValueError("is a web page; give the address of the image or the video itself")
     if data[4:8].tobytes() == b"ftyp" and data[8:12].tobytes() in _HEIF_BRANDS:
         return _decode_heif(data)
     flag = cv2.IMREAD_COLOR if reduction == 1 else getattr(cv2, f"IMREAD_REDUCED_COLOR_{reduction}")
