@@ -25,7 +25,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 from posenet.downloading import download_bytes, is_address, is_data_address, without_credentials
 from posenet.errors import DataError
 from posenet.files import open_input, read_input, require_regular_file, write_atomically
-from posenet.messages import MAX_REASON, to_single_line
+from posenet.messages import MAX_REASON, pluralize, to_single_line
 
 _log = logging.getLogger(__name__)
 
@@ -122,12 +122,14 @@ def _search_folder(folder: Path, suffixes: Collection[str], recursive: bool) -> 
         images = [file for file in files if file.suffix.lower() in suffixes]
         found += images
         num_others += len(files) - len(images)
-    others = "files of other kinds" if recursive else "files of other kinds or subfolders, see --recursive"
+    others = pluralize(num_others, "other file")
+    if not recursive:
+        others = pluralize(num_others, "other file or subfolder", "other files or subfolders") + ", see --recursive"
     if not found:
         looked_for = " ".join(sorted(suffixes))
-        raise DataError(f"no images in folder {folder} (looked for {looked_for}); it has {num_others} {others}")
+        raise DataError(f"no images in folder {folder} (looked for {looked_for}); it has {others}")
     if num_others:
-        _log.warning("left out of folder %s: %d %s", folder, num_others, others)
+        _log.warning("left out of folder %s: %s", folder, others)
     return sorted(found, key=lambda path: path.parts)
 
 
