@@ -51,6 +51,17 @@ def visible(browser: Browser, selector: str) -> bool:
     return bool(browser.run("return document.querySelector(arguments[0]).getClientRects().length > 0", selector))
 
 
+def test_the_number_stands_in_the_middle_of_its_bar(browser: Browser, one: Path) -> None:
+    browser.open(one)
+    middles = browser.run("""
+        const bar = document.querySelector('.cost .bar');
+        const text = document.createRange();
+        text.selectNodeContents(bar.querySelector('.ap'));
+        return [bar, text].map(part => part.getBoundingClientRect()).map(box => (box.top + box.bottom) / 2)
+    """)
+    assert abs(middles[0] - middles[1]) < 3
+
+
 def test_filters_leave_the_images_with_such_errors(browser: Browser, one: Path) -> None:
     browser.open(one)
     assert shown_images(browser) == [14, 13, 11, 12, 15]
