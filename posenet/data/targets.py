@@ -15,7 +15,7 @@ PART_MARGIN = 4.0
 """Distance in pixels of the network input, one map cell, by which the rectangle of a body part extends beyond its two
 keypoints: a part along an axis has a width, too."""
 THRESHOLD = 0.015
-"""Keypoint responses below this are not rendered; body-part responses up to this become ``PART_FLOOR``."""
+"""Where a Gaussian falls to this, the square of a keypoint ends, and a body-part response becomes ``PART_FLOOR``."""
 PART_FLOOR = 0.01
 """Response in the rest of a body part's rectangle: just foreground for the loss (``loss.POSITIVE_THRESHOLD``)."""
 

@@ -19,7 +19,9 @@ PART_WEIGHT = 1.0  # of the body-part channels
 KEYPOINT_WEIGHT = 3.0  # as published: the foreground of keypoints is smaller than that of body parts
 MASK_WEIGHT = 0.1  # the person mask only helps the features: it covers many cells, and the decoder does not use it
 FOREGROUND_WEIGHT = 1.0  # of the keypoint foreground
-POSITIVE_THRESHOLD = 0.01  # target values from this on count as foreground in the focal factor
+POSITIVE_THRESHOLD = 0.01 * (1 - 1e-6)
+"""Target values from this on count as foreground in the focal factor: 0.01 as published, which is what ``data.targets``
+renders in the rest of a body part, and less because the mean of several people's 0.01 may be rounded down."""
 
 Predictions = Sequence[Sequence[Tensor]]  # predictions[stack][scale]: (N, C, h >> scale, w >> scale)
 Loss = Callable[[Predictions, Tensor, Tensor], Tensor]
@@ -49,8 +51,9 @@ class FocalL2Loss(nn.Module):
     """Squared error with a larger weight for cells that are far from their target (Simple Pose, section 3.4).
 
     For a prediction s and a target t, let q = s where t is foreground (t >= ``POSITIVE_THRESHOLD``) and q = 1 - s
-    elsewhere. The loss of one cell is ``(s - t)^2 * |1 - q|^gamma * mask_miss * channel_weight``. It is summed over
-    channels and cells, averaged over stacks and averaged over scales; both averages are weighted.
+    elsewhere. The loss of one cell is ``(s - t)^2 * |1 - q|^gamma * mask_miss * channel_weight``, with a share of less
+    than half of ``mask_miss`` as 0. It is summed over channels and cells, averaged over stacks and averaged over
+    scales; both averages are weighted.
 
     The formula of a cell is in ``_cell_losses`` alone. The rest puts many cells into few operations.
     """

@@ -14,6 +14,7 @@ from torch import Tensor
 from posenet.data.targets import TargetRenderer
 from posenet.settings import TargetsConfig, load_config
 from posenet.skeleton import COCO
+from posenet.training.loss import POSITIVE_THRESHOLD
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
@@ -98,6 +99,14 @@ def test_people_are_combined_and_a_part_of_no_length_has_no_map() -> None:
     torch.testing.assert_close(together[30:48], torch.stack([first, second, alone])[:, 30:48].amax(0))
     count = (first[:30] > 0).int() + (second[:30] > 0)
     torch.testing.assert_close(together[:30], (first + second)[:30] / count.clamp(min=1))
+
+
+@pytest.mark.parametrize("people", [14, 40])
+def test_parts_of_a_crowd_stay_foreground_for_the_loss(people: int) -> None:
+    joints = random_joints(np.random.default_rng(people), people, 128, 128)
+    joints[..., 2] = 2
+    parts = render(joints[None], np.zeros((1, 32, 32)))[0, : len(COCO.parts)]
+    assert ((parts > 0) == (parts >= POSITIVE_THRESHOLD)).all()
 
 
 def test_padding_rows_and_which_labelled_keypoints_are_visible_change_nothing() -> None:
