@@ -290,8 +290,7 @@ class TestWriting:
         path = write_store(tmp_path / "a.h5", records)
         assert Store(path).num_images == 3 and list(tmp_path.iterdir()) == [path]
 
-    @pytest.mark.slow
-    @pytest.mark.parametrize("limit", [1000, 20_000, 100_000])
+    @pytest.mark.parametrize("limit", [pytest.param(1000, marks=pytest.mark.slow), 20_000])
     def test_a_write_that_fails_ends_the_program_with_an_error_and_no_crash(self, tmp_path: Path, limit: int) -> None:
         """HDF5 crashes at the end of a program that has closed a file with writes that cannot succeed."""
         code = (
