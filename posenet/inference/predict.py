@@ -25,6 +25,7 @@ from posenet.inference.media.frames import (
     parse_standard_input,
     read_frames,
     require_pyav,
+    split_into_blocks,
 )
 from posenet.inference.outputs import (
     Outputs,
@@ -45,7 +46,6 @@ from posenet.inference.outputs import (
     write_json,
     write_lines,
 )
-from posenet.inference.pipeline import split_into_blocks
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
 from posenet.messages import pluralize, to_single_line

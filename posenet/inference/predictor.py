@@ -1,4 +1,7 @@
-"""``Predictor``: from images to people, with one network."""
+"""``Predictor``: from images to people, with one network.
+
+Each stage is ahead of the next: read -> fill batches -> prepare -> network -> decode.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +9,27 @@ import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import numpy as np
 
 from posenet.downloading import is_address
 from posenet.errors import ConfigError, DataError
 from posenet.images import REDUCTIONS, ChannelOrder, ImageInput, is_encoded, to_bgr
-from posenet.inference.averaging import InputBatch, Letterbox, prepare_inputs, start_network
+from posenet.inference.averaging import InputBatch, Letterbox, start_network
 from posenet.inference.decoder.decode import decode
 from posenet.inference.media.frames import IN_MEMORY, Frame, FrameInput, Source, file_source, read_frames
-from posenet.inference.networks import BackendName, MapFunction, load_network, wrap_network
-from posenet.inference.pipeline import predict_frames
+from posenet.inference.networks import BackendName, MapFunction, TorchNetwork, load_network, wrap_network
 from posenet.inference.result import Result
 from posenet.messages import truncate_for_message
 from posenet.settings import Config, InferenceConfig, config_from_dict
 from posenet.settings.sections import MAX_SIDE, advise_on_height
 from posenet.skeleton import Skeleton, load_skeleton
+from posenet.threads import keep_failure
 from posenet.visualization.drawing import MIN_SCORE
 
 if TYPE_CHECKING:
@@ -33,6 +38,16 @@ if TYPE_CHECKING:
 
     from posenet.devices.precision import Amp
 
+WINDOW_BATCHES = 32
+"""A batch is filled from a window of images that follow each other: at most from this many times its size."""
+WINDOW_BYTES = 96 * 2**20
+"""Largest memory of the images in that window."""
+RUNNING_BATCHES = 6
+"""Batches that are prepared, computed and decoded at the same time."""
+RUNNING_BYTES = 48 * 2**20
+"""Fewer, if their images take more memory together; a single batch may take more."""
+THREADS = 4
+"""Threads that prepare batches, and as many that decode them."""
 
 _log = logging.getLogger(__name__)
 
@@ -137,7 +152,9 @@ class Predictor:
         """
         if isinstance(image, (list, tuple)):
             return list(self.stream(image, channels))
-        return self.predict_frame(read_single_image(image, channels))
+        frame = read_single_image(image, channels)
+        wait = self.start_network(self.prepare_inputs([frame.image]))  # without the threads of a stream
+        return self.decode_batch(wait(), [frame])[0]
 
     def stream(
         self,
@@ -183,8 +200,18 @@ class Predictor:
         track: bool = False,
         smooth: bool = False,
     ) -> Generator[Result, None, None]:
-        """The people in frames, in order; the options are those of ``stream``."""
-        with contextlib.closing(frames), contextlib.closing(predict_frames(self, frames)) as results:
+        """The people in frames, in order; nobody in a frame that could not be read. Options are those of ``stream``.
+
+        Frames whose network inputs have the same size run together, also if others are between them. So there is a
+        window of frames that are read, but not predicted, which is bounded in number and in bytes. A live frame is
+        predicted before the next one is read: a frame that waits would be out of date. The last bits of the result for
+        a frame may depend on those that it runs together with, but batches never reach from one block of sources into
+        the next.
+
+        The next frame is taken on the caller's thread; ``read_frames`` reads ahead on threads of its own. An error in
+        reading frames is raised after the results of those before.
+        """
+        with contextlib.closing(frames), contextlib.closing(_predict_frames(self, frames)) as results:
             if not (track or smooth):
                 yield from results
                 return
@@ -193,14 +220,16 @@ class Predictor:
             tracking = dataclasses.replace(self.tracking, smooth=self.tracking.smooth or smooth)
             yield from track_people(results, tracking)
 
-    def predict_frame(self, frame: Frame) -> Result:
-        """The people in a frame that could be read; the threads of a stream are not needed."""
-        wait = self.start_network(self.prepare_inputs([frame.image]))
-        return self.decode_batch(wait(), [frame])[0]
-
     def prepare_inputs(self, images: Sequence[np.ndarray]) -> InputBatch:
         """Resize and pad (H, W, 3) BGR uint8 images; their network inputs must have the same size."""
-        return prepare_inputs(self.network, images, self.settings)
+        batch = InputBatch([], [])
+        for scale in sorted(self.settings.scales, reverse=True):
+            letterboxes = [self.letterbox((image.shape[0], image.shape[1]), scale) for image in images]
+            inputs = np.stack([letterbox.apply(image) for letterbox, image in zip(letterboxes, images)])
+            network = self.network
+            batch.letterboxes.append(letterboxes)
+            batch.inputs.append(network.pin(inputs).numpy() if isinstance(network, TorchNetwork) else inputs)
+        return batch
 
     def start_network(self, batch: InputBatch) -> Callable[[], list[np.ndarray]]:
         """Start to compute the maps of a batch; what waits for them. With ``keep_maps``, they have all channels."""
@@ -239,6 +268,127 @@ class Predictor:
     def input_sizes(self, image_size: tuple[int, int]) -> tuple[tuple[int, int], ...]:
         """(height, width) of the network inputs of an image at each scale; images with the same ones run together."""
         return tuple(self.letterbox(image_size, scale).padded for scale in self.settings.scales)
+
+
+class Batch(NamedTuple):
+    """Frames that run together, and their places in the order of all frames."""
+
+    places: list[int]
+    frames: list[Frame]
+    bytes_before: int = 0
+    """Bytes of all frames that were read before the first one."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the images."""
+        return sum(frame.image.nbytes for frame in self.frames)
+
+
+def _predict_frames(predictor: Predictor, frames: Iterable[Frame]) -> Generator[Result, None, None]:
+    """See ``Predictor.find_people``."""
+    early: dict[int, Result] = {}
+    next_place = 0
+    with (
+        contextlib.closing(_fill_batches(predictor, frames)) as batches,
+        contextlib.closing(_run_batches(predictor, batches)) as results,
+    ):
+        for place, result in results:
+            early[place] = result
+            while next_place in early:
+                yield early.pop(next_place)
+                next_place += 1
+
+
+def _fill_batches(predictor: Predictor, frames: Iterable[Frame]) -> Generator[Batch, None, None]:
+    """Batches of frames with network inputs of the same size. One that could not be read, or is live, is alone."""
+    batch_size = predictor.settings.batch_size
+    waiting: dict[object, Batch] = {}  # by the sizes of their network inputs; the batch that waits longest comes first
+    bytes_read = 0
+    group: object = None  # the block of images, or the video, whose frames run together
+    failures: list[Exception] = []
+
+    def longest_waiting() -> Batch:
+        return next(iter(waiting.values()))
+
+    def take(number: int) -> list[Batch]:
+        return [waiting.pop(key) for key in [*waiting][:number]]
+
+    for place, frame in enumerate(keep_failure(frames, failures)):
+        if waiting and place - longest_waiting().places[0] >= WINDOW_BATCHES * batch_size:
+            yield from take(1)
+        if frame.error is not None:
+            yield Batch([place], [frame])
+            continue
+        last_group = group
+        group = object() if frame.is_live else (frame.source.block, None if frame.number is None else frame.source)
+        if group != last_group:
+            yield from take(len(waiting))
+        size = frame.image.nbytes
+        while waiting and bytes_read + size - longest_waiting().bytes_before > WINDOW_BYTES:
+            yield from take(1)
+        key = predictor.input_sizes((frame.image.shape[0], frame.image.shape[1]))
+        batch = waiting.setdefault(key, Batch([], [], bytes_read))
+        batch.places.append(place)
+        batch.frames.append(frame)
+        bytes_read += size
+        if frame.is_live or len(batch.frames) == batch_size:
+            yield waiting.pop(key)
+    yield from take(len(waiting))
+    for failure in failures:
+        raise failure
+
+
+def _run_batches(predictor: Predictor, batches: Iterable[Batch]) -> Generator[tuple[int, Result], None, None]:
+    """Results with the places of their frames, in the order of the batches."""
+    failures: list[Exception] = []
+    running: deque[tuple[Batch, Future[list[Result]]]] = deque()
+
+    # Each stage waits for the one before. The batches pass every stage in their order.
+
+    def compute(prepared: Future[InputBatch]) -> Callable[[], list[np.ndarray]]:
+        return predictor.start_network(prepared.result())
+
+    def decode(started: Future[Callable[[], list[np.ndarray]]], frames: Sequence[Frame]) -> list[Result]:
+        wait = started.result()
+        return predictor.decode_batch(wait(), frames)
+
+    def finish_first() -> Iterator[tuple[int, Result]]:
+        batch, results = running.popleft()
+        yield from zip(batch.places, results.result())
+
+    def is_room_for(batch: Batch) -> bool:
+        total = sum(other.size for other, _ in running) + batch.size
+        return not running or (len(running) < RUNNING_BATCHES and total <= RUNNING_BYTES)
+
+    # At an early end, the last context drops its work first. Threads that decode wait for the network: if they were
+    # last, they would wait for batches whose results nobody takes.
+    with _threads(THREADS) as decoding, _threads(THREADS) as preparing, _threads(1) as computing:
+        for batch in keep_failure(batches, failures):
+            [first, *_] = batch.frames
+            if first.error is not None:
+                yield batch.places[0], Result(first, [], predictor.skeleton)
+            else:
+                while not is_room_for(batch):
+                    yield from finish_first()
+                inputs = preparing.submit(predictor.prepare_inputs, [frame.image for frame in batch.frames])
+                maps = computing.submit(compute, inputs)
+                running.append((batch, decoding.submit(decode, maps, batch.frames)))
+            while running and (first.is_live or running[0][1].done()):
+                yield from finish_first()
+        while running:
+            yield from finish_first()
+        for failure in failures:
+            raise failure
+
+
+@contextlib.contextmanager
+def _threads(number: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads that drop what they have not begun when the context ends."""
+    with ThreadPoolExecutor(number) as pool:
+        try:
+            yield pool
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def read_single_image(image: ImageInput, channels: ChannelOrder) -> Frame:

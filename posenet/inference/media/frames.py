@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import dataclasses
 import functools
 import importlib.util
 import itertools
@@ -12,10 +13,10 @@ import math
 import numbers
 import os
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeAlias, TypeVar, cast
+from typing import Literal, TypeAlias, cast
 
 import numpy as np
 from PIL import Image
@@ -59,6 +60,10 @@ READ_AHEAD = 8
 """Number of image files or frames of a video that are read before they are requested."""
 READ_THREADS = 4
 """Number of threads that read image files."""
+NUM_BLOCKS = 16
+"""The number of blocks is a multiple of this, so that 2, 4, 8 and 16 processes get equal shares."""
+MAX_BLOCK_BATCHES = 64
+"""Batches in a block at most."""
 DEFAULT_FRAME_RATE = 25.0
 """Frames per second, where a video or a camera states no plausible rate."""
 
@@ -89,7 +94,7 @@ class Source:
     subfolder: Path = Path()
     """Where a recursive search found it, relative to the folder that was searched."""
     block: int = field(default=0, compare=False)
-    """Only images of the same block are predicted together; see ``pipeline.split_into_blocks``."""
+    """Only images of the same block are predicted together; see ``split_into_blocks``."""
 
     @property
     def path(self) -> Path | None:
@@ -177,8 +182,6 @@ class FrameSelection:
             raise ConfigError(f"{values} select no frame; give seconds >= 0, and a stride >= 1")
 
 
-Item = TypeVar("Item")
-Read = TypeVar("Read")
 FrameInput: TypeAlias = Source | ImageInput | int
 """What frames are read from: the name of something, as ``posenet predict`` takes it, the number of a camera, a source
 that ``find_sources`` has found, or an image in memory."""
@@ -271,6 +274,23 @@ def _kind_of_address(url: str) -> Kind:
     return "image" if is_image or is_web_page(start) else "video"
 
 
+def split_into_blocks(sources: Sequence[Source], batch_size: int) -> list[list[Source]]:
+    """Split sources into numbered blocks whose images may run together: some batches of images, or one video.
+
+    If every process of an evaluation predicts whole blocks, no batch contains images of two, so that the people do not
+    depend on their number. Long blocks fill the batches better.
+    """
+    blocks: list[list[Source]] = []
+    for is_image, group in itertools.groupby(sources, lambda source: source.kind == "image"):
+        members = list(group)
+        num_batches = math.ceil(len(members) / batch_size)
+        num_blocks = NUM_BLOCKS * math.ceil(num_batches / (NUM_BLOCKS * MAX_BLOCK_BATCHES))
+        ends = [num_batches * number // num_blocks * batch_size for number in range(num_blocks + 1)]
+        parts = [members[start:end] for start, end in itertools.pairwise(ends)] if is_image else [[m] for m in members]
+        blocks += filter(None, parts)
+    return [[dataclasses.replace(source, block=number) for source in block] for number, block in enumerate(blocks)]
+
+
 def read_frames(
     inputs: FrameInput | Iterable[FrameInput],
     channels: ChannelOrder = "bgr",
@@ -310,7 +330,8 @@ def read_frames(
     for is_image, group in itertools.groupby(found, lambda item: isinstance(item, Source) and item.kind == "image"):
         if is_image:
             read = functools.partial(_read_image, reduction_of=reduction_of)
-            yield from read_in_threads(read, cast(Iterator[Source], group))
+            sources = cast(Iterator[Source], group)
+            yield from map_in_threads(read, sources, workers=READ_THREADS, ahead=READ_AHEAD)
             continue
         for item in group:
             if isinstance(item, Frame):
@@ -360,11 +381,6 @@ def _failed(source: Source, error: Exception) -> Frame:
         reason = f"{type(error).__name__}: {text[:MAX_REASON]}"
         text = f"{source.name} cannot be read ({reason}); convert it, or leave it out"
     return Frame(source, error=DataError(text))
-
-
-def read_in_threads(read: Callable[[Item], Read], items: Iterable[Item]) -> Generator[Read, None, None]:
-    """``map(read, items)`` on several threads, ahead of the caller."""
-    return map_in_threads(read, items, workers=READ_THREADS, ahead=READ_AHEAD)
 
 
 def require_pyav() -> None:
