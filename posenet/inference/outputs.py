@@ -39,7 +39,6 @@ from posenet.inference.media.frames import VIDEO_SUFFIXES, Frame, FrameSelection
 from posenet.inference.result import Result
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton import twins
-from posenet.visualization.drawing import KEYPOINT_MIN_SCORE
 
 if TYPE_CHECKING:
     from posenet.inference.media.video import VideoWriter
@@ -76,11 +75,7 @@ class PredictionOptions(FrameSelection):
     show: bool = False
     overwrite: bool = False
     resume: bool = False
-    recursive: bool = False
     track: bool = False
-    smooth: bool = False
-    keypoint_score: float = KEYPOINT_MIN_SCORE
-    numbers: bool = False
 
 
 @dataclass(frozen=True)

@@ -189,10 +189,8 @@ def predict(
                 file, which is needed if another file of all people is written.
             recursive: search the subfolders of folders too.
             start, duration, stride: seconds of every video to skip, seconds to read, and every how many frames.
-            track: give every person of a video an id that stays.
-            smooth: remove the jitter of keypoints in videos; implies ``track``.
-            keypoint_score: keypoints with lower scores are not drawn.
-            numbers: write the number of each person above it in drawings.
+            track: give every person of a video an id that stays; without the jitter of the keypoints if the setting
+                ``tracking.smooth`` is true.
 
     Returns:
         Counts, speed, the files that were written, and what could not be read, which is not an error here.
@@ -248,7 +246,7 @@ def _find_inputs(inputs: Any, options: PredictionOptions) -> list[Source]:
     kinds = {source.kind for source in sources}
     if kinds != {"image"}:
         require_pyav()
-    if (options.track or options.smooth) and kinds == {"image"}:
+    if options.track and kinds == {"image"}:
         _log.warning("tracking has no effect on images, only on videos and cameras")
     return sources
 
@@ -310,13 +308,11 @@ class _Run:
             blocks = split_into_blocks(todo, self.predictor.settings.batch_size)  # as in evaluation
             frames = read_frames(
                 itertools.chain.from_iterable(blocks),
-                start=options.start,
-                duration=options.duration,
-                stride=options.stride,
+                selection=options,
                 stop_requested=self.stop_requested,
                 reduction_of=None if is_drawn else self.predictor.reduction_of,
             )
-            results = self.predictor.find_people(frames, track=options.track, smooth=options.smooth)
+            results = self.predictor.find_people(frames, track=options.track)
             stack.enter_context(contextlib.closing(results))
             # How many frames a video has is not known before it is read.
             total = len(todo) if all(source.kind == "image" for source in todo) else None
@@ -396,7 +392,7 @@ class _Run:
         sheet = self.outputs.sheets.get(frame.source)
         try:
             if shows or sheet:
-                drawing = result.plot(keypoint_min_score=self.options.keypoint_score, numbers=self.options.numbers)
+                drawing = result.plot()
                 for show in shows:
                     show(frame, drawing)
                 if sheet:

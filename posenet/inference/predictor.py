@@ -22,7 +22,15 @@ from posenet.errors import ConfigError, DataError
 from posenet.images import REDUCTIONS, ChannelOrder, ImageInput, is_encoded, to_bgr
 from posenet.inference.averaging import InputBatch, Letterbox, start_network
 from posenet.inference.decoder.decode import decode
-from posenet.inference.media.frames import IN_MEMORY, Frame, FrameInput, Source, file_source, read_frames
+from posenet.inference.media.frames import (
+    IN_MEMORY,
+    Frame,
+    FrameInput,
+    FrameSelection,
+    Source,
+    file_source,
+    read_frames,
+)
 from posenet.inference.networks import BackendName, MapFunction, TorchNetwork, load_network, wrap_network
 from posenet.inference.result import Result
 from posenet.messages import truncate_for_message
@@ -162,7 +170,6 @@ class Predictor:
         channels: ChannelOrder = "bgr",
         *,
         track: bool = False,
-        smooth: bool = False,
         **selection: Any,
     ) -> Generator[Result, None, None]:
         """The people in any number of images and frames, in order. Only a few of them are in memory at a time.
@@ -175,9 +182,9 @@ class Predictor:
                 or an iterable of several.
             channels: order of the colours of arrays.
             track: give every person of a video an ``id`` that stays. People are left out until they are confirmed.
-                Images in memory count as frames of one video, 25 a second; image files are not tracked.
-            smooth: remove the jitter of keypoints in videos; implies ``track``.
-            selection: ``start``, ``duration`` and ``stride`` of videos, and ``recursive``; see ``read_frames``.
+                Images in memory count as frames of one video, 25 a second; image files are not tracked. The settings of
+                the tracker are in ``predictor.tracking``: with ``smooth``, the jitter of keypoints is removed.
+            selection: ``start``, ``duration`` and ``stride`` of videos, and ``recursive``; see ``FrameSelection``.
 
         Returns:
             A result for each image or frame. One that cannot be read has no people and an ``error``, which is also
@@ -186,21 +193,17 @@ class Predictor:
         Raises:
             DataError: the only input does not exist, or has no image.
         """
-        frames = read_frames(inputs, channels, **selection)
-        with contextlib.closing(self.find_people(frames, track=track, smooth=smooth)) as results:
+        frames = read_frames(inputs, channels, FrameSelection(**selection))
+        with contextlib.closing(self.find_people(frames, track=track)) as results:
             for result in results:
                 if result.error is not None:
                     _log.warning("%s", result.error)
                 yield result
 
     def find_people(
-        self,
-        frames: Generator[Frame, None, None],
-        *,
-        track: bool = False,
-        smooth: bool = False,
+        self, frames: Generator[Frame, None, None], *, track: bool = False
     ) -> Generator[Result, None, None]:
-        """The people in frames, in order; nobody in a frame that could not be read. Options are those of ``stream``.
+        """The people in frames, in order; nobody in a frame that could not be read. ``track``: see ``stream``.
 
         Frames whose network inputs have the same size run together, also if others are between them. So there is a
         window of frames that are read, but not predicted, which is bounded in number and in bytes. A live frame is
@@ -212,13 +215,12 @@ class Predictor:
         reading frames is raised after the results of those before.
         """
         with contextlib.closing(frames), contextlib.closing(_predict_frames(self, frames)) as results:
-            if not (track or smooth):
+            if not track:
                 yield from results
                 return
             from posenet.inference.tracking.tracker import track_people  # a part that can be removed
 
-            tracking = dataclasses.replace(self.tracking, smooth=self.tracking.smooth or smooth)
-            yield from track_people(results, tracking)
+            yield from track_people(results, self.tracking)
 
     def prepare_inputs(self, images: Sequence[np.ndarray]) -> InputBatch:
         """Resize and pad (H, W, 3) BGR uint8 images; their network inputs must have the same size."""

@@ -69,8 +69,6 @@ DEFAULT_FRAME_RATE = 25.0
 
 _log = logging.getLogger(__name__)
 
-_CAMERA_NUMBER = re.compile(r"[0-9]{1,4}")
-
 _MAY_HOLD_SEVERAL = frozenset(".apng .avif .gif .png .tif .tiff .webp".split())
 _IMAGE_START = re.compile(
     rb"\xff\xd8\xff|\x89PNG|GIF8|BM|II\*\0|MM\0\*|RIFF.{4}WEBP|P[2356]\s|....ftyp(avif|hei[cxms]|mif1|msf1)", re.DOTALL
@@ -165,14 +163,17 @@ class Frame:
 
 @dataclass(frozen=True, kw_only=True)
 class FrameSelection:
-    """Which frames of a video are read."""
+    """Which files of folders, and which frames of videos are read."""
+
+    recursive: bool = False
+    """Search the subfolders of folders too."""
 
     start: float = 0.0
-    """Seconds after the first frame; earlier frames are skipped."""
+    """Seconds after the first frame of every video; earlier frames are skipped."""
     duration: float = math.inf
     """Seconds after ``start``; later frames are not read."""
     stride: int = 1
-    """Every how many frames one is read."""
+    """Every how many frames of a video one is read."""
 
     def __post_init__(self) -> None:
         """Raise ``ConfigError`` if a value selects no frame of any video."""
@@ -213,7 +214,7 @@ def _expand_input(item: str, recursive: bool) -> Iterator[Source]:
         raise DataError("the name of an input is empty; give a file, or . for this folder")
     if is_data_address(item):
         raise DataError("an input is a data: address; posenet.Predictor takes it as an image, or write it to a file")
-    if _CAMERA_NUMBER.fullmatch(item) and not path.exists():
+    if re.fullmatch(r"[0-9]{1,4}", item) and not path.exists():
         yield Source("camera", int(item))
     elif path.is_char_device() or (path.parent.name == "dev" and re.fullmatch(r"video\d+", path.name)):
         yield Source("camera", item)  # also one that is not connected
@@ -294,11 +295,8 @@ def split_into_blocks(sources: Sequence[Source], batch_size: int) -> list[list[S
 def read_frames(
     inputs: FrameInput | Iterable[FrameInput],
     channels: ChannelOrder = "bgr",
+    selection: FrameSelection | None = None,
     *,
-    start: float = 0.0,
-    duration: float = math.inf,
-    stride: int = 1,
-    recursive: bool = False,
     stop_requested: Callable[[], bool] = lambda: False,
     reduction_of: Callable[[tuple[int, int]], int] | None = None,
 ) -> Generator[Frame, None, None]:
@@ -310,10 +308,7 @@ def read_frames(
     Args:
         inputs: one or several; an iterable is read on the caller's thread, as its images are needed.
         channels: order of the colours of arrays.
-        start: seconds after the first frame of every video; earlier frames are skipped.
-        duration: seconds after ``start``; later frames are not read.
-        stride: every how many frames of a video one is read.
-        recursive: search subfolders of folders too.
+        selection: which files of folders and frames of videos; None is all but those of subfolders.
         stop_requested: checked while a live source delivers no image; true ends its frames.
         reduction_of: how much smaller JPEG files are read; see ``decode_reduced_image``. None reads them whole.
 
@@ -322,11 +317,11 @@ def read_frames(
             no image.
         ConfigError: a video needs PyAV, which is not installed.
     """
-    selection = FrameSelection(start=start, duration=duration, stride=stride)
+    selection = selection or FrameSelection()
     if is_single_input(inputs):
-        found: Iterable[Source | Frame] = _find(cast(FrameInput, inputs), channels, recursive)
+        found: Iterable[Source | Frame] = _find(cast(FrameInput, inputs), channels, selection.recursive)
     else:
-        found = _find_all(cast(Iterable[FrameInput], inputs), channels, recursive)
+        found = _find_all(cast(Iterable[FrameInput], inputs), channels, selection.recursive)
     for is_image, group in itertools.groupby(found, lambda item: isinstance(item, Source) and item.kind == "image"):
         if is_image:
             read = functools.partial(_read_image, reduction_of=reduction_of)
