@@ -226,7 +226,7 @@ class Predictor:
         """Resize and pad (H, W, 3) BGR uint8 images; their network inputs must have the same size."""
         batch = InputBatch([], [])
         for scale in sorted(self.settings.scales, reverse=True):
-            letterboxes = [self.letterbox((image.shape[0], image.shape[1]), scale) for image in images]
+            letterboxes = [Letterbox.fit((image.shape[0], image.shape[1]), self.settings, scale) for image in images]
             inputs = np.stack([letterbox.apply(image) for letterbox, image in zip(letterboxes, images)])
             network = self.network
             batch.letterboxes.append(letterboxes)
@@ -240,8 +240,9 @@ class Predictor:
     def decode_batch(self, maps_of_images: Sequence[np.ndarray], frames: Sequence[Frame]) -> list[Result]:
         """The people in each frame, with keypoints in its pixels, for the maps of the network."""
         results = []
+        largest = max(self.settings.scales)
         for frame, maps in zip(frames, maps_of_images):
-            letterbox = self.letterbox((frame.image.shape[0], frame.image.shape[1]), max(self.settings.scales))
+            letterbox = Letterbox.fit((frame.image.shape[0], frame.image.shape[1]), self.settings, largest)
             # The decoder's own limit, which is lower, applies before people share keypoints, and so another one would
             # change who gets which.
             people = decode(maps, keypoint_threshold=self.settings.keypoint_threshold, skeleton=self.skeleton)
@@ -252,16 +253,12 @@ class Predictor:
             results.append(Result(frame, letterbox.map_back(kept, frame.size), self.skeleton, kept_maps, best_score))
         return results
 
-    def letterbox(self, image_size: tuple[int, int], scale: float = 1.0) -> Letterbox:
-        """How an image of (height, width) ``image_size`` is resized and padded."""
-        return Letterbox.fit(image_size, self.settings, scale)
-
     def reduction_of(self, image_size: tuple[int, int]) -> int:
         """How much smaller an image of (height, width) may be read, so that it still is not enlarged for the network.
 
         One of ``REDUCTIONS`` that divides both, or 1: pixels of the smaller image cover those of the image exactly.
         """
-        resized = self.letterbox(image_size, max(self.settings.scales)).resized
+        resized = Letterbox.fit(image_size, self.settings, max(self.settings.scales)).resized
         for reduction in REDUCTIONS:
             if all(side % reduction == 0 and side // reduction >= least for side, least in zip(image_size, resized)):
                 return reduction
@@ -269,7 +266,7 @@ class Predictor:
 
     def input_sizes(self, image_size: tuple[int, int]) -> tuple[tuple[int, int], ...]:
         """(height, width) of the network inputs of an image at each scale; images with the same ones run together."""
-        return tuple(self.letterbox(image_size, scale).padded for scale in self.settings.scales)
+        return tuple(Letterbox.fit(image_size, self.settings, scale).padded for scale in self.settings.scales)
 
 
 class Batch(NamedTuple):
