@@ -214,7 +214,12 @@ class Predictor:
         The next frame is taken on the caller's thread; ``read_frames`` reads ahead on threads of its own. An error in
         reading frames is raised after the results of those before.
         """
-        with contextlib.closing(frames), contextlib.closing(_predict_frames(self, frames)) as results:
+        with (
+            contextlib.closing(frames),
+            contextlib.closing(_fill_batches(self, frames)) as batches,
+            contextlib.closing(_run_batches(self, batches)) as placed,
+        ):
+            results = _in_order(placed)
             if not track:
                 yield from results
                 return
@@ -281,21 +286,6 @@ class Batch(NamedTuple):
     def size(self) -> int:
         """Bytes of the images."""
         return sum(frame.image.nbytes for frame in self.frames)
-
-
-def _predict_frames(predictor: Predictor, frames: Iterable[Frame]) -> Generator[Result, None, None]:
-    """See ``Predictor.find_people``."""
-    early: dict[int, Result] = {}
-    next_place = 0
-    with (
-        contextlib.closing(_fill_batches(predictor, frames)) as batches,
-        contextlib.closing(_run_batches(predictor, batches)) as results,
-    ):
-        for place, result in results:
-            early[place] = result
-            while next_place in early:
-                yield early.pop(next_place)
-                next_place += 1
 
 
 def _fill_batches(predictor: Predictor, frames: Iterable[Frame]) -> Generator[Batch, None, None]:
@@ -378,6 +368,17 @@ def _run_batches(predictor: Predictor, batches: Iterable[Batch]) -> Generator[tu
             yield from finish_first()
         for failure in failures:
             raise failure
+
+
+def _in_order(placed: Iterable[tuple[int, Result]]) -> Iterator[Result]:
+    """Results, each with its place, in the order of the places, which count from 0."""
+    early: dict[int, Result] = {}
+    next_place = 0
+    for place, result in placed:
+        early[place] = result
+        while next_place in early:
+            yield early.pop(next_place)
+            next_place += 1
 
 
 @contextlib.contextmanager
