@@ -11,7 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,14 +84,13 @@ class PredictionSummary:
     files: list[str] = field(default_factory=list)
     """The files and folders that were written."""
 
-    def add(self, result: Result, failure: DataError | None = None) -> None:
-        """Count a result, or the ``failure`` of writing it; log the first error of each source."""
+    def add(self, result: Result) -> None:
+        """Count a result; log the first error of each source."""
         frame = result.frame
-        error = failure or frame.error
-        if error:
+        if frame.error:
             if frame.source not in self.unreadable:
-                self.unreadable[frame.source] = error
-                _log.warning("%s", error)
+                self.unreadable[frame.source] = frame.error
+                _log.warning("%s", frame.error)
             return
         self.best_score = max(self.best_score, result.best_score)
         self.tracks.update((frame.source, person.id) for person in result if person.id is not None)
@@ -371,7 +370,7 @@ class _Run:
                         break
         except _WritingError as error:  # the files of this source are discarded
             for failed in itertools.chain([result], results):
-                if self._has_ended_after(failed, error):
+                if self._has_ended_after(replace(failed, frame=replace(failed.frame, error=error))):
                     break
             return
         if not count:
@@ -410,9 +409,9 @@ class _Run:
             text = f"what was found in {frame.source.name} cannot be written: {to_single_line(reason)}"
             raise _WritingError(text) from error
 
-    def _has_ended_after(self, result: Result, failure: DataError | None = None) -> bool:
-        """Count a result that has been written, or the ``failure`` of that; return whether the prediction ends here."""
-        self.summary.add(result, failure)
+    def _has_ended_after(self, result: Result) -> bool:
+        """Count a result that has been written, or has an error; return whether the prediction ends here."""
+        self.summary.add(result)
         if self.on_result is not None:
             self.on_result(result)
         if result.frame.expected and result.frame.source == self.todo[-1]:  # nothing follows this video
