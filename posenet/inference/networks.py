@@ -96,8 +96,7 @@ def load_network(
 
         if device.lower() in ("auto", "cpu") and torch_amp == "off":
             amp = "off"  # "auto" could mean bf16 to the runtime where PyTorch computes in float32: less accurate
-        is_requested = backend != "auto"
-        loaded = load_converted(path, config, runtime, device, amp, num_images, is_requested=is_requested)
+        loaded = load_converted(path, config, runtime, device, amp, num_images, is_requested=backend != "auto")
     if backend == "auto":
         _log.info("%s runs with %s on %s", path, RUNTIMES[runtime] if loaded else "PyTorch", torch_device)
     if loaded is not None:

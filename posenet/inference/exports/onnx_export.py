@@ -125,13 +125,11 @@ def quantize_onnx(model: onnx.ModelProto, config: Config, images: Sequence[np.nd
     if not images:
         raise DataError("there are no images for calibration")
 
-    class Images(CalibrationDataReader):  # type: ignore[misc]  # ONNX Runtime has no types
-        def __init__(self) -> None:
-            self.remaining = iter(progress_bar(images, "calibrate", leave=False))
+    inputs = ({INPUT: image[None]} for image in progress_bar(images, "calibrate", leave=False))
 
+    class Images(CalibrationDataReader):  # type: ignore[misc]  # ONNX Runtime has no types
         def get_next(self) -> dict[str, np.ndarray] | None:
-            image = next(self.remaining, None)
-            return None if image is None else {INPUT: image[None]}
+            return next(inputs, None)
 
     copy = onnx.ModelProto.FromString(model.SerializeToString())
     _copy_shared_weights(copy)

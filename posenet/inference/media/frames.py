@@ -219,7 +219,7 @@ def _expand_input(item: str, recursive: bool) -> Iterator[Source]:
     elif path.is_char_device() or (path.parent.name == "dev" and re.fullmatch(r"video\d+", path.name)):
         yield Source("camera", item)  # also one that is not connected
     elif is_address(item):
-        yield _named_source(item)
+        yield _address_source(item)
     else:
         for file in find_images([item], IMAGE_SUFFIXES | VIDEO_SUFFIXES, recursive=recursive):
             subfolder = file.parent.relative_to(path) if path.is_dir() else Path()
@@ -235,11 +235,8 @@ def parse_standard_input(data: bytes) -> list[Source]:
         raise DataError("standard input is no list of files; write one path per line, in UTF-8")
     data = data.removeprefix(codecs.BOM_UTF8)
     entries = data.split(b"\0") if b"\0" in data else [line.strip() for line in data.splitlines()]
-    return [_named_source(os.fsdecode(entry)) for entry in entries if entry]
-
-
-def _named_source(item: str) -> Source:
-    return Source(_kind_of_address(item), item) if is_address(item) else file_source(Path(item))
+    names = [os.fsdecode(entry) for entry in entries if entry]
+    return [_address_source(name) if is_address(name) else file_source(Path(name)) for name in names]
 
 
 def file_source(path: Path, subfolder: Path = Path()) -> Source:
@@ -261,18 +258,18 @@ def file_source(path: Path, subfolder: Path = Path()) -> Source:
     return Source("video" if has_several else "image", path, subfolder)
 
 
-def _kind_of_address(url: str) -> Kind:
-    """What is at an address, by its suffix, or by its first bytes."""
+def _address_source(url: str) -> Source:
+    """The source of an address. Its suffix says what it is, or its first bytes."""
     address = split_address(url)
     suffix = Path(address.path).suffix.lower()
     if suffix in IMAGE_SUFFIXES - _MAY_HOLD_SEVERAL:
-        return "image"
+        return Source("image", url)
     if address.scheme not in ("http", "https") or suffix in VIDEO_SUFFIXES - _MAY_HOLD_SEVERAL:
-        return "video"
+        return Source("video", url)
     start = first_bytes(url, START_BYTES)
     is_image = _IMAGE_START.match(start) and not _ANIMATION_START.match(start)
     # Reading a web page as an image reports that it is one.
-    return "image" if is_image or is_web_page(start) else "video"
+    return Source("image" if is_image or is_web_page(start) else "video", url)
 
 
 def split_into_blocks(sources: Sequence[Source], batch_size: int) -> list[list[Source]]:
