@@ -269,10 +269,6 @@ class Predictor:
                 return reduction
         return 1
 
-    def input_sizes(self, image_size: tuple[int, int]) -> tuple[tuple[int, int], ...]:
-        """(height, width) of the network inputs of an image at each scale; images with the same ones run together."""
-        return tuple(Letterbox.fit(image_size, self.settings, scale).padded for scale in self.settings.scales)
-
 
 class Batch(NamedTuple):
     """Frames that run together, and their places in the order of all frames."""
@@ -290,7 +286,7 @@ class Batch(NamedTuple):
 
 def _fill_batches(predictor: Predictor, frames: Iterable[Frame]) -> Generator[Batch, None, None]:
     """Batches of frames with network inputs of the same size. One that could not be read, or is live, is alone."""
-    batch_size = predictor.settings.batch_size
+    settings = predictor.settings
     waiting: dict[object, Batch] = {}  # by the sizes of their network inputs; the batch that waits longest comes first
     bytes_read = 0
     group: object = None  # the block of images, or the video, whose frames run together
@@ -303,7 +299,7 @@ def _fill_batches(predictor: Predictor, frames: Iterable[Frame]) -> Generator[Ba
         return [waiting.pop(key) for key in [*waiting][:number]]
 
     for place, frame in enumerate(keep_failure(frames, failures)):
-        if waiting and place - longest_waiting().places[0] >= WINDOW_BATCHES * batch_size:
+        if waiting and place - longest_waiting().places[0] >= WINDOW_BATCHES * settings.batch_size:
             yield from take(1)
         if frame.error is not None:
             yield Batch([place], [frame])
@@ -315,12 +311,13 @@ def _fill_batches(predictor: Predictor, frames: Iterable[Frame]) -> Generator[Ba
         size = frame.image.nbytes
         while waiting and bytes_read + size - longest_waiting().bytes_before > WINDOW_BYTES:
             yield from take(1)
-        key = predictor.input_sizes((frame.image.shape[0], frame.image.shape[1]))
+        height, width = frame.image.shape[:2]
+        key = tuple(Letterbox.fit((height, width), settings, scale).padded for scale in settings.scales)
         batch = waiting.setdefault(key, Batch([], [], bytes_read))
         batch.places.append(place)
         batch.frames.append(frame)
         bytes_read += size
-        if frame.is_live or len(batch.frames) == batch_size:
+        if frame.is_live or len(batch.frames) == settings.batch_size:
             yield waiting.pop(key)
     yield from take(len(waiting))
     for failure in failures:
