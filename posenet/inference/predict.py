@@ -157,7 +157,6 @@ def predict(
     *,
     progress: bool = True,
     stop_requested: Callable[[], bool] = lambda: False,
-    on_result: Callable[[Result], object] | None = None,
     other_inputs: Iterable[str | Path | int] = (),
     **options: Any,
 ) -> PredictionSummary:
@@ -172,7 +171,6 @@ def predict(
             is called with the number of images, or None.
         progress: whether to show a progress bar.
         stop_requested: checked after every image; true ends the prediction. What has been found is written.
-        on_result: called with every result, in order, when it is written.
         other_inputs: further files that are never replaced.
         options:
             output: folder for drawings of images and videos. If no output is named at all, a new folder.
@@ -209,7 +207,7 @@ def predict(
         loaded = load_predictor(predictor, len(todo) if all(source.kind == "image" for source in todo) else None)
         loaded.keep_maps |= bool(outputs.sheets)
         summary = PredictionSummary(sources, loaded.skeleton, done=len(sources) - len(todo))
-        _Run(chosen, todo, outputs, loaded, done, summary, stop_requested, on_result).predict(progress)
+        _Run(chosen, todo, outputs, loaded, done, summary, stop_requested).predict(progress)
     finally:
         for folder in outputs.new_folders:
             with contextlib.suppress(OSError):  # there is something in it
@@ -280,7 +278,6 @@ class _Run:
     """The names of the sources that have all their lines; of some in ``todo``, another file is missing."""
     summary: PredictionSummary
     stop_requested: Callable[[], bool]
-    on_result: Callable[[Result], object] | None
     is_ended: bool = False
     """By the caller, or because the user has closed the window."""
 
@@ -412,8 +409,6 @@ class _Run:
     def _has_ended_after(self, result: Result) -> bool:
         """Count a result that has been written, or has an error; return whether the prediction ends here."""
         self.summary.add(result)
-        if self.on_result is not None:
-            self.on_result(result)
         if result.frame.expected and result.frame.source == self.todo[-1]:  # nothing follows this video
             self.bar.total = self.bar.n + result.frame.expected
         self.bar.update()
