@@ -118,10 +118,8 @@ def evaluate(
             )
     else:
         options = {"amp": "off", "backend": backend_of_evaluation(checkpoint)} | options
-        if ranks.world_size > 1:
-            device = options.get("device", "auto")
-            options["device"] = device_of_process(checkpoint, device, options["backend"], ranks.local_rank)
-        predictor = Predictor(checkpoint, **options)
+        device = device_of_process(checkpoint, options.get("device", "auto"), options["backend"], ranks)
+        predictor = Predictor(checkpoint, **options | {"device": device})
     predictor.min_score = 0.0  # people with low scores raise the AP
     split = read_split(annotations, image_ids, predictor.skeleton, images, exif_frame or predictor.exif_frame)
     blocks = find_annotated_images(images, split.images, predictor.settings.batch_size)
