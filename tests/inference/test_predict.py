@@ -7,7 +7,6 @@ import errno
 import itertools
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,20 +62,6 @@ def stop_after(number: int) -> dict[str, Any]:
     """Options that end a prediction after so many results."""
     calls = itertools.count(1)
     return {"stop_requested": lambda: next(calls) >= number}
-
-
-def record_results(monkeypatch: pytest.MonkeyPatch) -> list[Result]:
-    """A list to which the results of all predictions are appended, before they are written."""
-    results: list[Result] = []
-    find_people = Predictor.find_people
-
-    def record(*args: Any, **options: Any) -> Iterator[Result]:
-        for result in find_people(*args, **options):
-            results.append(result)
-            yield result
-
-    monkeypatch.setattr(Predictor, "find_people", record)
-    return results
 
 
 @pytest.mark.parametrize("json_name", ["p.jsonl", "people"])
@@ -315,7 +300,8 @@ def test_large_photographs_are_read_smaller_if_nobody_draws_them(
     path.write_bytes(with_orientation(cv2.imencode(".jpg", stored)[1].tobytes(), orientation))
     predictor = Predictor(SpotNetwork(), InferenceConfig(height=128), min_score=0)
     whole = predictor(path)
-    results = record_results(monkeypatch)
+    results: list[Result] = []
+    monkeypatch.setattr(PredictionSummary, "add", lambda _, result: results.append(result))
     for options in ({"coco": "people.json"}, {"output": "drawn"}):
         predict(path, predictor, **options)
     reduced, drawn = results
@@ -334,7 +320,8 @@ def test_a_photograph_of_which_all_maps_are_drawn_is_read_whole_and_a_video_gets
 ) -> None:
     Path("photo.jpg").write_bytes(encode(spot_image(128, 160, (30.0, 25.0), (110.0, 76.0), 6)))
     predictor = Predictor(SpotNetwork(), InferenceConfig(height=64), min_score=0)
-    results = record_results(monkeypatch)
+    results: list[Result] = []
+    monkeypatch.setattr(PredictionSummary, "add", lambda _, result: results.append(result))
     predict(["photo.jpg", clip], predictor, heatmaps="maps")
     assert results[0].frame.image.shape == (128, 160, 3) and predictor.reduction_of((128, 160)) == 2
     assert sorted(os.listdir("maps")) == ["clip", "photo.jpg"]
@@ -362,8 +349,7 @@ def test_people_of_a_camera_are_written_until_it_is_stopped(monkeypatch: pytest.
     request = FakeCapture.install(monkeypatch, count=3)
     for _ in range(4):
         request.release()
-    results = record_results(monkeypatch)
-    summary = predict("0", spot_predictor(), json="p.jsonl", stop_requested=lambda: bool(results))
+    summary = predict("0", spot_predictor(), json="p.jsonl", stop_requested=Path("p.jsonl").exists)
     assert summary.is_interrupted and [path.name for path in Path().iterdir()] == ["p.jsonl"]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 from pathlib import Path
@@ -219,19 +218,19 @@ def test_a_stream_of_images_in_memory_is_tracked_and_smoothed_if_asked_for(caplo
     assert stream(True) == stream() and stream(True, track=True) != tracked
 
 
-def test_people_of_videos_are_tracked_and_smoothed(tmp_path: Path) -> None:
+def test_people_of_videos_are_tracked_and_smoothed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("av", reason="needs PyAV (the extra video)")
     clip = write_spot_video(tmp_path / "clip.mp4", 12)
-    smoother = copy.copy(PREDICTOR)
-    smoother.tracking = TrackingConfig(smooth=True)
 
-    def people(predictor: Predictor, **options: Any) -> list[dict[str, Any]]:
-        predict(clip, predictor, json=tmp_path / "p.json", overwrite=True, progress=False, **options)
+    def people(**options: Any) -> list[dict[str, Any]]:
+        predict(clip, PREDICTOR, json=tmp_path / "p.json", overwrite=True, progress=False, **options)
         found: list[dict[str, Any]] = json.loads((tmp_path / "p.json").read_text())
         return found
 
-    assert len(people(smoother)) == 12 and all("id" not in person for person in people(smoother))
-    tracked, smoothed = people(PREDICTOR, track=True), people(smoother, track=True)
+    tracked = people(track=True)
+    monkeypatch.setattr(PREDICTOR, "tracking", TrackingConfig(smooth=True))
+    assert len(people()) == 12 and all("id" not in person for person in people())
+    smoothed = people(track=True)
     assert [(p["frame"], p["id"], p["time"]) for p in tracked] == [(n, 1, n / 10) for n in range(12)]
     assert [p["id"] for p in smoothed] == [1] * 12
     assert [p["keypoints"] for p in smoothed] != [p["keypoints"] for p in tracked]
