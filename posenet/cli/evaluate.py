@@ -74,9 +74,7 @@ def _evaluate(args: argparse.Namespace, ranks: Ranks) -> int:
     """Evaluate as one of the processes; rank 0 prints and writes."""
     ranks.run_on_main(lambda: _check_flags(args))
     image_ids = ranks.run_on_all(lambda: read_image_ids(args.image_ids))
-    if ranks.world_size > 1:
-        chosen = args.checkpoint, args.device, args.backend, ranks.local_rank
-        args.device = ranks.run_on_all(lambda: device_of_process(*chosen))
+    args.device = ranks.run_on_all(lambda: device_of_process(args.checkpoint, args.device, args.backend, ranks))
     predictor = ranks.run_on_all(lambda: make_predictor(args))
     # Of images and annotations, also for the report. An exported file has no frame of its own.
     frame = overridden(args, "data").get("exif_frame", predictor.exif_frame)

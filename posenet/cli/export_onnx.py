@@ -23,7 +23,6 @@ from posenet.files import check_outputs, is_standard_output, write_atomically
 from posenet.images import find_images
 from posenet.inference.exports.runtimes import INPUT, OUTPUT, require_packages
 from posenet.inference.networks import is_exported_file
-from posenet.inference.predictor import Predictor
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,9 +55,7 @@ def run(args: argparse.Namespace) -> None:
     network, config = load_model(args.checkpoint, requested)
     model = build_onnx(network, config, for_quantization=args.int8)
     if args.int8:
-        letterbox = Predictor(network, config.inference).letterbox
-        images = read_calibration_images(files, lambda image: letterbox(image.shape[:2]).apply(image))
-        model = quantize_onnx(model, config, images)
+        model = quantize_onnx(model, config, read_calibration_images(files, config.inference))
     write_atomically(args.output, model.SerializeToString())
 
     messages = message_stream(args.output)

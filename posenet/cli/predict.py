@@ -79,7 +79,6 @@ def run(args: argparse.Namespace) -> None:
     """
     if "-" not in args.inputs:  # which may be a list of its own for each process
         refuse_launcher("give each process a part of the list from standard input, see posenet docs scale")
-    fields = dataclasses.fields(PredictionOptions)
     with catch_stop_signals() as stop_requested:
         summary = predict(
             args.inputs,
@@ -87,7 +86,7 @@ def run(args: argparse.Namespace) -> None:
             progress=not args.quiet,
             stop_requested=stop_requested,
             other_inputs=input_files(args),
-            **{field.name: getattr(args, field.name) for field in fields if field.name in args},
+            **{field.name: getattr(args, field.name) for field in dataclasses.fields(PredictionOptions)},
         )
         written = f"wrote {', '.join(summary.files)}" if summary.files else ""
         for line in (str(summary) if summary.has_frames else "", summary.speed(), written):

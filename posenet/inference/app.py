@@ -96,12 +96,13 @@ def _make_page(predictor: Predictor, folder: str, stop_requested: Callable[[], b
         written = Path(tempfile.mkdtemp(dir=folder))
         drawing = written / (named.stem + (".jpg" if named.kind == "image" else ".mp4"))
         file = written / f"{named.stem}.json"
-        summary = PredictionSummary([source], predictor.skeleton)
+        summary = PredictionSummary([named], predictor.skeleton)
         finder = copy.copy(predictor)
         finder.min_score = min_score
+        frames = (replace(frame, source=named) for frame in read_frames(source))
         try:
             with (
-                contextlib.closing(finder.find_people(read_frames(source), track=source.kind != "image")) as results,
+                contextlib.closing(finder.find_people(frames, track=source.kind != "image")) as results,
                 write_drawing(drawing) as draw,
                 write_json(file) as write,
             ):
@@ -109,13 +110,12 @@ def _make_page(predictor: Predictor, folder: str, stop_requested: Callable[[], b
                     summary.add(result)
                     if result.error is None:
                         draw(result.frame, result.plot(keypoint_min_score=keypoint_score, numbers=True))
-                        renamed = replace(result, frame=replace(result.frame, source=named))
-                        write(record_of(renamed, image_numbers([named])))
+                        write(record_of(result, image_numbers([named])))
                     yield f"{summary} ...", None, None
                     if stop_requested():
                         return
                 if not summary.has_frames:
-                    raise summary.unreadable[source]
+                    raise summary.unreadable[named]
         except PosenetError as error:
             raise gr.Error(str(error).replace(path, named.name), print_exception=False) from error
         problems = [str(problem).replace(path, named.name) for problem in summary.unreadable.values()]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -119,17 +119,6 @@ class InputBatch(NamedTuple):
     """For each scale (N, H, W, 3) BGR uint8."""
 
 
-def prepare_inputs(network: MapFunction, images: Sequence[np.ndarray], settings: InferenceConfig) -> InputBatch:
-    """Resize and pad (H, W, 3) BGR uint8 images, whose network inputs have the same size."""
-    batch = InputBatch([], [])
-    for scale in sorted(settings.scales, reverse=True):
-        letterboxes = [Letterbox.fit((image.shape[0], image.shape[1]), settings, scale) for image in images]
-        inputs = np.stack([letterbox.apply(image) for letterbox, image in zip(letterboxes, images)])
-        batch.letterboxes.append(letterboxes)
-        batch.inputs.append(network.pin(inputs).numpy() if isinstance(network, TorchNetwork) else inputs)
-    return batch
-
-
 def start_network(
     network: MapFunction, batch: InputBatch, skeleton: Skeleton, *, flip: bool, all_channels: bool
 ) -> Callable[[], list[np.ndarray]]:
@@ -142,12 +131,15 @@ def start_network(
     """
     num_channels = skeleton.num_channels if all_channels else skeleton.num_decoded_channels
     on_device = network if isinstance(network, TorchNetwork) and network.averages else None
+    to_device: Callable[[np.ndarray], Any] = np.asarray if on_device is None else on_device.to_device
+    twins = to_device(skeleton.flip_channels[:num_channels])
+    weight = 1 / (len(batch.inputs) * (2 if flip else 1))  # of the maps of each pass of the network
 
     def run(images: Any) -> Any:
         maps: Any
         if on_device is not None:
             maps = on_device.compute_maps(images)
-            maps = maps.float() if flip or len(batch.inputs) > 1 else maps
+            maps = maps.float() if weight < 1 else maps
         else:  # a function of the user may return a tensor, or other numbers
             maps = np.asarray(network(np.ascontiguousarray(images)), np.float32)
         count, height, width, _ = images.shape
@@ -160,96 +152,68 @@ def start_network(
         sizes = [letterbox.decoded_cells for letterbox in batch.letterboxes[0]]
         return [of_image[:, :rows, :columns].copy() for of_image, (rows, columns) in zip(maps, sizes)]
 
-    mirrored_channels = skeleton.flip_channels[:num_channels]
-    weight = 1 / (len(batch.inputs) * (2 if flip else 1))
-    if on_device is None:
-
-        def mirror(images: np.ndarray) -> np.ndarray:
-            return np.stack([cv2.flip(image, 1) for image in images])
-
-        def add_mirrored(maps: np.ndarray, mirrored: np.ndarray) -> None:
-            for of_image, other in zip(maps, mirrored):
-                for channel, twin in zip(of_image, mirrored_channels):
-                    cv2.scaleAdd(cv2.flip(other[twin], 1), weight, channel, dst=channel)
-
-        cropped = crop(_average(run, batch, weight, np.asarray, mirror if flip else None, add_mirrored, _add_resampled))
-        return lambda: cropped
-    import torch
-    from torch.nn import functional as F
-
-    def add_mirrored_tensor(maps: torch.Tensor, mirrored: torch.Tensor) -> None:
-        maps.add_(mirrored[:, twins].flip(3), alpha=weight)
-
-    def add_resampled_tensor(
-        total: torch.Tensor, cells: torch.Tensor, repeated: tuple[int, int], zoom: tuple[float, float]
-    ) -> None:
-        padded = F.pad(cells[None], (0, repeated[1], 0, repeated[0]), mode="replicate")
-        total += F.interpolate(padded, scale_factor=zoom, mode="bicubic")[0, :, : total.shape[1], : total.shape[2]]
-
-    # Not the inference mode: its tensors may be written within it alone, and the device may do so later.
-    with torch.no_grad():
-        to_device = on_device.to_device
-        twins = to_device(mirrored_channels)
-        mirror_tensor = (lambda images: images.flip(2)) if flip else None
-        averages = _average(run, batch, weight, to_device, mirror_tensor, add_mirrored_tensor, add_resampled_tensor)
-        wait = on_device.copy_to_host(averages)
-    return lambda: crop(wait())  # it keeps the inputs in memory, which the device may still be copying
-
-
-def _add_resampled(total: np.ndarray, cells: np.ndarray, repeated: tuple[int, int], zoom: tuple[float, float]) -> None:
-    """Add (C, h', w') cells in ``zoom`` times as many, by cubic convolution, after repeating the last row and column.
-
-    What is beyond the (C, h, w) ``total`` is left out.
-    """
-    _, rows, columns = total.shape
-    for sums, one in zip(total, cells):
-        if any(repeated):
-            one = cv2.copyMakeBorder(one, 0, repeated[0], 0, repeated[1], cv2.BORDER_REPLICATE)
-        # A size instead of the factors would change the ratio, because sizes are whole numbers.
-        resampled = cv2.resize(one, None, fx=zoom[1], fy=zoom[0], interpolation=cv2.INTER_CUBIC)
-        sums += resampled[:rows, :columns]
-
-
-def _average(
-    run: Callable[[Any], Any],
-    batch: InputBatch,
-    weight: float,
-    to_device: Callable[[np.ndarray], Any],
-    mirror: Callable[[Any], Any] | None,
-    add_mirrored: Callable[[Any, Any], None],
-    add_resampled: Callable[[Any, Any, tuple[int, int], tuple[float, float]], None],
-) -> Any:
-    """(N, C, h, w) averages, correct in the decoded cells of each image: an array, or a tensor on its device.
-
-    Args:
-        weight: of the maps of each pass of the network.
-        run: computes the maps of images that ``to_device`` has returned.
-        mirror: mirrors images; None mirrors none.
-        add_mirrored: adds the maps of mirrored images, times the weight, to maps.
-        add_resampled: see ``_add_resampled``.
-    """
-    total: Any = None
+    total: Any = None  # (N, C, h, w), correct in the decoded cells of each image
     for inputs, letterboxes in zip(batch.inputs, batch.letterboxes):
         images = to_device(inputs)
         maps = run(images)
         if weight < 1:  # a copy, because the network may write to the same array again
             maps = maps * weight
-        if mirror is not None:
+        if flip:
             # The image is mirrored with its padding. The width is a multiple of the stride, so the cells coincide.
-            add_mirrored(maps, run(mirror(images)))
+            _add_mirrored(maps, run(_mirror(images)), twins, weight)
         if total is None:  # the largest scale
             total = maps
             continue
         for average, cells, source, target in zip(total, maps, letterboxes, batch.letterboxes[0]):
-            # Resizing by s maps x to (x + 0.5) s - 0.5, for pixels and for cells. The two scales are padded
-            # differently, so s is the ratio of the sizes of the resized images, not of the maps.
-            zoom = target.resized[0] / source.resized[0], target.resized[1] / source.resized[1]
-            rows, columns = target.decoded_cells
-            height, width = _cells_for(rows, zoom[0]), _cells_for(columns, zoom[1])
-            cells = cells[:, :height, :width]
-            repeated = height - cells.shape[1], width - cells.shape[2]
-            add_resampled(average[:, :rows, :columns], cells, repeated, zoom)
-    return total
+            _add_resampled(average, cells, source, target)
+    if on_device is None:
+        cropped = crop(total)
+        return lambda: cropped
+    wait = on_device.copy_to_host(total)
+    return lambda: crop(wait())  # it keeps the inputs in memory, which the device may still be copying
+
+
+def _mirror(images: Any) -> Any:
+    """Mirror (N, H, W, 3) images, an array or a tensor."""
+    if isinstance(images, np.ndarray):
+        return np.stack([cv2.flip(image, 1) for image in images])
+    return images.flip(2)
+
+
+def _add_mirrored(maps: Any, mirrored: Any, twins: Any, weight: float) -> None:
+    """Add (N, C, h, w) maps of mirrored images, times a weight, to maps; ``twins`` are the channels of the mirror."""
+    if not isinstance(maps, np.ndarray):
+        maps.add_(mirrored[:, twins].flip(3), alpha=weight)
+        return
+    for of_image, other in zip(maps, mirrored):
+        for channel, twin in zip(of_image, twins):
+            cv2.scaleAdd(cv2.flip(other[twin], 1), weight, channel, dst=channel)
+
+
+def _add_resampled(total: Any, cells: Any, source: Letterbox, target: Letterbox) -> None:
+    """Add the (C, h', w') maps of an image at one scale to the decoded cells of its (C, h, w) maps at another one.
+
+    They are resampled by cubic convolution, after the last row and column were repeated where cells are missing.
+    """
+    # Resizing by s maps x to (x + 0.5) s - 0.5, for pixels and for cells. The two scales are padded differently, so s
+    # is the ratio of the sizes of the resized images, not of the maps.
+    zoom = target.resized[0] / source.resized[0], target.resized[1] / source.resized[1]
+    rows, columns = target.decoded_cells
+    height, width = _cells_for(rows, zoom[0]), _cells_for(columns, zoom[1])
+    total, cells = total[:, :rows, :columns], cells[:, :height, :width]
+    below, right = height - cells.shape[1], width - cells.shape[2]
+    if not isinstance(cells, np.ndarray):
+        from torch.nn import functional as F
+
+        padded = F.pad(cells[None], (0, right, 0, below), mode="replicate")
+        total += F.interpolate(padded, scale_factor=zoom, mode="bicubic")[0, :, :rows, :columns]
+        return
+    for sums, one in zip(total, cells):
+        if below or right:
+            one = cv2.copyMakeBorder(one, 0, below, 0, right, cv2.BORDER_REPLICATE)
+        # A size instead of the factors would change the ratio, because sizes are whole numbers.
+        resampled = cv2.resize(one, None, fx=zoom[1], fy=zoom[0], interpolation=cv2.INTER_CUBIC)
+        sums += resampled[:rows, :columns]
 
 
 def _cells_for(num_wanted: int, zoom: float) -> int:

@@ -8,8 +8,7 @@ import itertools
 import json
 import logging
 import os
-from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,9 +22,8 @@ from posenet.errors import ConfigError, DataError
 from posenet.files import check_outputs, write_atomically
 from posenet.images import check_proportions, read_image
 from posenet.inference.averaging import Letterbox
-from posenet.inference.media.frames import Frame, Source, read_in_threads
+from posenet.inference.media.frames import READ_AHEAD, READ_THREADS, Frame, Source, split_into_blocks
 from posenet.inference.networks import BackendName, device_of_process, is_exported_file
-from posenet.inference.pipeline import predict_frames, split_into_blocks
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
 from posenet.messages import pluralize
@@ -33,6 +31,7 @@ from posenet.person import Person
 from posenet.progress_bar import progress_bar
 from posenet.settings import ExifFrame
 from posenet.skeleton import COCO, Skeleton
+from posenet.threads import map_in_threads
 
 _log = logging.getLogger(__name__)
 
@@ -119,10 +118,8 @@ def evaluate(
             )
     else:
         options = {"amp": "off", "backend": backend_of_evaluation(checkpoint)} | options
-        if ranks.world_size > 1:
-            device = options.get("device", "auto")
-            options["device"] = device_of_process(checkpoint, device, options["backend"], ranks.local_rank)
-        predictor = Predictor(checkpoint, **options)
+        device = device_of_process(checkpoint, options.get("device", "auto"), options["backend"], ranks)
+        predictor = Predictor(checkpoint, **options | {"device": device})
     predictor.min_score = 0.0  # people with low scores raise the AP
     split = read_split(annotations, image_ids, predictor.skeleton, images, exif_frame or predictor.exif_frame)
     blocks = find_annotated_images(images, split.images, predictor.settings.batch_size)
@@ -179,23 +176,18 @@ def predict_annotated_images(
     predictor: Predictor, sources: Iterable[tuple[CocoImage, Source]]
 ) -> Generator[AnnotatedResult, None, None]:
     """Predict images in order; ``DataError`` if one cannot be read, or has other proportions than annotated."""
-    waiting: deque[CocoImage] = deque()  # whose results have not come
 
-    def read(item: tuple[CocoImage, Source]) -> tuple[CocoImage, Frame]:
+    def read(item: tuple[CocoImage, Source]) -> Frame:
         image, source = item
         frame = Frame(source, read_image(source.name))
         check_proportions(source.name, frame.size, (image.height, image.width))
-        return image, frame
+        return frame
 
-    def frames() -> Iterator[Frame]:
-        with contextlib.closing(read_in_threads(read, sources)) as images_read:
-            for image, frame in images_read:
-                waiting.append(image)
-                yield frame
-
-    with contextlib.closing(predict_frames(predictor, frames())) as results:
-        for result in results:
-            yield AnnotatedResult(waiting.popleft(), result)
+    to_read, images = itertools.tee(sources)
+    frames = map_in_threads(read, to_read, workers=READ_THREADS, ahead=READ_AHEAD)
+    with contextlib.closing(predictor.find_people(frames)) as results:
+        for result, (image, _) in zip(results, images):
+            yield AnnotatedResult(image, result)
 
 
 def scale_people(people: Sequence[Person], size: tuple[int, int], other_size: tuple[int, int]) -> Sequence[Person]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from posenet.devices.precision import Amp
+    from posenet.devices.ranks import Ranks
 
 MapFunction = Callable[[np.ndarray], np.ndarray]
 """Computes the maps of images: (N, H, W, 3) uint8 BGR, H and W multiples of 64, to (N, C, H/4, W/4) float32.
@@ -96,8 +97,7 @@ def load_network(
 
         if device.lower() in ("auto", "cpu") and torch_amp == "off":
             amp = "off"  # "auto" could mean bf16 to the runtime where PyTorch computes in float32: less accurate
-        is_requested = backend != "auto"
-        loaded = load_converted(path, config, runtime, device, amp, num_images, is_requested=is_requested)
+        loaded = load_converted(path, config, runtime, device, amp, num_images, is_requested=backend != "auto")
     if backend == "auto":
         _log.info("%s runs with %s on %s", path, RUNTIMES[runtime] if loaded else "PyTorch", torch_device)
     if loaded is not None:
@@ -124,13 +124,13 @@ def _fastest_backend(device: torch.device, amp: Amp) -> BackendName:
     return "onnxruntime" if is_installed("onnxruntime") and amp == "off" else "torch"
 
 
-def device_of_process(path: str | Path, device: str, backend: BackendName, local_rank: int) -> str:
-    """The device of one of several processes on this machine: in PyTorch that of its local rank, else ``device``."""
-    if backend not in ("auto", "torch") or is_exported_file(path):
+def device_of_process(path: str | Path, device: str, backend: BackendName, ranks: Ranks) -> str:
+    """The device of this process: that of its local rank if it is one of several in PyTorch, else ``device``."""
+    if ranks.world_size == 1 or backend not in ("auto", "torch") or is_exported_file(path):
         return device
     from posenet.devices.parallel import device_of_rank
 
-    return str(device_of_rank(device, local_rank))
+    return str(device_of_rank(device, ranks.local_rank))
 
 
 def wrap_network(

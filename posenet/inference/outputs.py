@@ -39,7 +39,6 @@ from posenet.inference.media.frames import VIDEO_SUFFIXES, Frame, FrameSelection
 from posenet.inference.result import Result
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton import twins
-from posenet.visualization.drawing import KEYPOINT_MIN_SCORE
 
 if TYPE_CHECKING:
     from posenet.inference.media.video import VideoWriter
@@ -76,11 +75,7 @@ class PredictionOptions(FrameSelection):
     show: bool = False
     overwrite: bool = False
     resume: bool = False
-    recursive: bool = False
     track: bool = False
-    smooth: bool = False
-    keypoint_score: float = KEYPOINT_MIN_SCORE
-    numbers: bool = False
 
 
 @dataclass(frozen=True)
@@ -188,14 +183,12 @@ def output_paths(sources: Sequence[Source], folder: Path, suffix_of: Callable[[S
     paths: dict[Source, Path] = {}
     taken: set[str] = set()
     for source in sources:
-        for number in name_numbers():
-            paths[source] = folder / source.subfolder / f"{source.stem}{number}{suffix_of(source)}"
-            # Photo.jpg and photo.jpg are the same file on some file systems.
-            file = str(paths[source]).lower()
-            if file not in taken:
-                break
-        taken.add(file)
-        if number:
+        names = (f"{source.stem}{number}{suffix_of(source)}" for number in name_numbers())
+        possible = (folder / source.subfolder / name for name in names)
+        # Photo.jpg and photo.jpg are the same file on some file systems.
+        paths[source] = next(path for path in possible if str(path).lower() not in taken)
+        taken.add(str(paths[source]).lower())
+        if paths[source].name != f"{source.stem}{suffix_of(source)}":
             _log.info("The output of %s is named %s", source.name, paths[source].name)
     return paths
 
@@ -335,12 +328,9 @@ def _listed_names(sources: Iterable[Source]) -> dict[str, str]:
     for source in sorted(sources, key=lambda source: source.kind != "image" or source.path is None):
         path = Path() if source.path is None else Path(os.path.relpath(source.path, folder))
         suffix = source.suffix if source.kind == "image" else ""
-        for number in name_numbers():
-            name = (path.parent / f"{source.stem}{number}{suffix}").as_posix()
-            if name not in taken:
-                break
-        names[source.name] = name
-        taken.add(name)
+        possible = ((path.parent / f"{source.stem}{number}{suffix}").as_posix() for number in name_numbers())
+        names[source.name] = next(name for name in possible if name not in taken)
+        taken.add(names[source.name])
         if source.kind == "image":
             taken.add(path.parent.as_posix())
     return names

@@ -11,7 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from posenet.inference.media.frames import (
     parse_standard_input,
     read_frames,
     require_pyav,
+    split_into_blocks,
 )
 from posenet.inference.outputs import (
     Outputs,
@@ -45,7 +46,6 @@ from posenet.inference.outputs import (
     write_json,
     write_lines,
 )
-from posenet.inference.pipeline import split_into_blocks
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
 from posenet.messages import pluralize, to_single_line
@@ -84,14 +84,13 @@ class PredictionSummary:
     files: list[str] = field(default_factory=list)
     """The files and folders that were written."""
 
-    def add(self, result: Result, failure: DataError | None = None) -> None:
-        """Count a result, or the ``failure`` of writing it; log the first error of each source."""
+    def add(self, result: Result) -> None:
+        """Count a result; log the first error of each source."""
         frame = result.frame
-        error = failure or frame.error
-        if error:
+        if frame.error:
             if frame.source not in self.unreadable:
-                self.unreadable[frame.source] = error
-                _log.warning("%s", error)
+                self.unreadable[frame.source] = frame.error
+                _log.warning("%s", frame.error)
             return
         self.best_score = max(self.best_score, result.best_score)
         self.tracks.update((frame.source, person.id) for person in result if person.id is not None)
@@ -158,7 +157,6 @@ def predict(
     *,
     progress: bool = True,
     stop_requested: Callable[[], bool] = lambda: False,
-    on_result: Callable[[Result], object] | None = None,
     other_inputs: Iterable[str | Path | int] = (),
     **options: Any,
 ) -> PredictionSummary:
@@ -173,7 +171,6 @@ def predict(
             is called with the number of images, or None.
         progress: whether to show a progress bar.
         stop_requested: checked after every image; true ends the prediction. What has been found is written.
-        on_result: called with every result, in order, when it is written.
         other_inputs: further files that are never replaced.
         options:
             output: folder for drawings of images and videos. If no output is named at all, a new folder.
@@ -189,10 +186,8 @@ def predict(
                 file, which is needed if another file of all people is written.
             recursive: search the subfolders of folders too.
             start, duration, stride: seconds of every video to skip, seconds to read, and every how many frames.
-            track: give every person of a video an id that stays.
-            smooth: remove the jitter of keypoints in videos; implies ``track``.
-            keypoint_score: keypoints with lower scores are not drawn.
-            numbers: write the number of each person above it in drawings.
+            track: give every person of a video an id that stays; without the jitter of the keypoints if the setting
+                ``tracking.smooth`` is true.
 
     Returns:
         Counts, speed, the files that were written, and what could not be read, which is not an error here.
@@ -212,7 +207,7 @@ def predict(
         loaded = load_predictor(predictor, len(todo) if all(source.kind == "image" for source in todo) else None)
         loaded.keep_maps |= bool(outputs.sheets)
         summary = PredictionSummary(sources, loaded.skeleton, done=len(sources) - len(todo))
-        _Run(chosen, todo, outputs, loaded, done, summary, stop_requested, on_result).predict(progress)
+        _Run(chosen, todo, outputs, loaded, done, summary, stop_requested).predict(progress)
     finally:
         for folder in outputs.new_folders:
             with contextlib.suppress(OSError):  # there is something in it
@@ -248,7 +243,7 @@ def _find_inputs(inputs: Any, options: PredictionOptions) -> list[Source]:
     kinds = {source.kind for source in sources}
     if kinds != {"image"}:
         require_pyav()
-    if (options.track or options.smooth) and kinds == {"image"}:
+    if options.track and kinds == {"image"}:
         _log.warning("tracking has no effect on images, only on videos and cameras")
     return sources
 
@@ -283,7 +278,6 @@ class _Run:
     """The names of the sources that have all their lines; of some in ``todo``, another file is missing."""
     summary: PredictionSummary
     stop_requested: Callable[[], bool]
-    on_result: Callable[[Result], object] | None
     is_ended: bool = False
     """By the caller, or because the user has closed the window."""
 
@@ -310,13 +304,11 @@ class _Run:
             blocks = split_into_blocks(todo, self.predictor.settings.batch_size)  # as in evaluation
             frames = read_frames(
                 itertools.chain.from_iterable(blocks),
-                start=options.start,
-                duration=options.duration,
-                stride=options.stride,
+                selection=options,
                 stop_requested=self.stop_requested,
                 reduction_of=None if is_drawn else self.predictor.reduction_of,
             )
-            results = self.predictor.find_people(frames, track=options.track, smooth=options.smooth)
+            results = self.predictor.find_people(frames, track=options.track)
             stack.enter_context(contextlib.closing(results))
             # How many frames a video has is not known before it is read.
             total = len(todo) if all(source.kind == "image" for source in todo) else None
@@ -375,7 +367,7 @@ class _Run:
                         break
         except _WritingError as error:  # the files of this source are discarded
             for failed in itertools.chain([result], results):
-                if self._has_ended_after(failed, error):
+                if self._has_ended_after(replace(failed, frame=replace(failed.frame, error=error))):
                     break
             return
         if not count:
@@ -396,7 +388,7 @@ class _Run:
         sheet = self.outputs.sheets.get(frame.source)
         try:
             if shows or sheet:
-                drawing = result.plot(keypoint_min_score=self.options.keypoint_score, numbers=self.options.numbers)
+                drawing = result.plot()
                 for show in shows:
                     show(frame, drawing)
                 if sheet:
@@ -414,11 +406,9 @@ class _Run:
             text = f"what was found in {frame.source.name} cannot be written: {to_single_line(reason)}"
             raise _WritingError(text) from error
 
-    def _has_ended_after(self, result: Result, failure: DataError | None = None) -> bool:
-        """Count a result that has been written, or the ``failure`` of that; return whether the prediction ends here."""
-        self.summary.add(result, failure)
-        if self.on_result is not None:
-            self.on_result(result)
+    def _has_ended_after(self, result: Result) -> bool:
+        """Count a result that has been written, or has an error; return whether the prediction ends here."""
+        self.summary.add(result)
         if result.frame.expected and result.frame.source == self.todo[-1]:  # nothing follows this video
             self.bar.total = self.bar.n + result.frame.expected
         self.bar.update()

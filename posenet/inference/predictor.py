@@ -1,4 +1,7 @@
-"""``Predictor``: from images to people, with one network."""
+"""``Predictor``: from images to people, with one network.
+
+Each stage is ahead of the next: read -> fill batches -> prepare -> network -> decode.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +9,35 @@ import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import numpy as np
 
 from posenet.downloading import is_address
 from posenet.errors import ConfigError, DataError
 from posenet.images import REDUCTIONS, ChannelOrder, ImageInput, is_encoded, to_bgr
-from posenet.inference.averaging import InputBatch, Letterbox, prepare_inputs, start_network
+from posenet.inference.averaging import InputBatch, Letterbox, start_network
 from posenet.inference.decoder.decode import decode
-from posenet.inference.media.frames import IN_MEMORY, Frame, FrameInput, Source, file_source, read_frames
-from posenet.inference.networks import BackendName, MapFunction, load_network, wrap_network
-from posenet.inference.pipeline import predict_frames
+from posenet.inference.media.frames import (
+    IN_MEMORY,
+    Frame,
+    FrameInput,
+    FrameSelection,
+    Source,
+    file_source,
+    read_frames,
+)
+from posenet.inference.networks import BackendName, MapFunction, TorchNetwork, load_network, wrap_network
 from posenet.inference.result import Result
 from posenet.messages import truncate_for_message
 from posenet.settings import Config, InferenceConfig, config_from_dict
 from posenet.settings.sections import MAX_SIDE, advise_on_height
 from posenet.skeleton import Skeleton, load_skeleton
+from posenet.threads import keep_failure
 from posenet.visualization.drawing import MIN_SCORE
 
 if TYPE_CHECKING:
@@ -33,6 +46,16 @@ if TYPE_CHECKING:
 
     from posenet.devices.precision import Amp
 
+WINDOW_BATCHES = 32
+"""A batch is filled from a window of images that follow each other: at most from this many times its size."""
+WINDOW_BYTES = 96 * 2**20
+"""Largest memory of the images in that window."""
+RUNNING_BATCHES = 6
+"""Batches that are prepared, computed and decoded at the same time."""
+RUNNING_BYTES = 48 * 2**20
+"""Fewer, if their images take more memory together; a single batch may take more."""
+THREADS = 4
+"""Threads that prepare batches, and as many that decode them."""
 
 _log = logging.getLogger(__name__)
 
@@ -137,7 +160,9 @@ class Predictor:
         """
         if isinstance(image, (list, tuple)):
             return list(self.stream(image, channels))
-        return self.predict_frame(read_single_image(image, channels))
+        frame = read_single_image(image, channels)
+        wait = self.start_network(self.prepare_inputs([frame.image]))  # without the threads of a stream
+        return self.decode_batch(wait(), [frame])[0]
 
     def stream(
         self,
@@ -145,7 +170,6 @@ class Predictor:
         channels: ChannelOrder = "bgr",
         *,
         track: bool = False,
-        smooth: bool = False,
         **selection: Any,
     ) -> Generator[Result, None, None]:
         """The people in any number of images and frames, in order. Only a few of them are in memory at a time.
@@ -158,9 +182,9 @@ class Predictor:
                 or an iterable of several.
             channels: order of the colours of arrays.
             track: give every person of a video an ``id`` that stays. People are left out until they are confirmed.
-                Images in memory count as frames of one video, 25 a second; image files are not tracked.
-            smooth: remove the jitter of keypoints in videos; implies ``track``.
-            selection: ``start``, ``duration`` and ``stride`` of videos, and ``recursive``; see ``read_frames``.
+                Images in memory count as frames of one video, 25 a second; image files are not tracked. The settings of
+                the tracker are in ``predictor.tracking``: with ``smooth``, the jitter of keypoints is removed.
+            selection: ``start``, ``duration`` and ``stride`` of videos, and ``recursive``; see ``FrameSelection``.
 
         Returns:
             A result for each image or frame. One that cannot be read has no people and an ``error``, which is also
@@ -169,38 +193,50 @@ class Predictor:
         Raises:
             DataError: the only input does not exist, or has no image.
         """
-        frames = read_frames(inputs, channels, **selection)
-        with contextlib.closing(self.find_people(frames, track=track, smooth=smooth)) as results:
+        frames = read_frames(inputs, channels, FrameSelection(**selection))
+        with contextlib.closing(self.find_people(frames, track=track)) as results:
             for result in results:
                 if result.error is not None:
                     _log.warning("%s", result.error)
                 yield result
 
     def find_people(
-        self,
-        frames: Generator[Frame, None, None],
-        *,
-        track: bool = False,
-        smooth: bool = False,
+        self, frames: Generator[Frame, None, None], *, track: bool = False
     ) -> Generator[Result, None, None]:
-        """The people in frames, in order; the options are those of ``stream``."""
-        with contextlib.closing(frames), contextlib.closing(predict_frames(self, frames)) as results:
-            if not (track or smooth):
+        """The people in frames, in order; nobody in a frame that could not be read. ``track``: see ``stream``.
+
+        Frames whose network inputs have the same size run together, also if others are between them. So there is a
+        window of frames that are read, but not predicted, which is bounded in number and in bytes. A live frame is
+        predicted before the next one is read: a frame that waits would be out of date. The last bits of the result for
+        a frame may depend on those that it runs together with, but batches never reach from one block of sources into
+        the next.
+
+        The next frame is taken on the caller's thread; ``read_frames`` reads ahead on threads of its own. An error in
+        reading frames is raised after the results of those before.
+        """
+        with (
+            contextlib.closing(frames),
+            contextlib.closing(_fill_batches(self, frames)) as batches,
+            contextlib.closing(_run_batches(self, batches)) as placed,
+        ):
+            results = _in_order(placed)
+            if not track:
                 yield from results
                 return
             from posenet.inference.tracking.tracker import track_people  # a part that can be removed
 
-            tracking = dataclasses.replace(self.tracking, smooth=self.tracking.smooth or smooth)
-            yield from track_people(results, tracking)
-
-    def predict_frame(self, frame: Frame) -> Result:
-        """The people in a frame that could be read; the threads of a stream are not needed."""
-        wait = self.start_network(self.prepare_inputs([frame.image]))
-        return self.decode_batch(wait(), [frame])[0]
+            yield from track_people(results, self.tracking)
 
     def prepare_inputs(self, images: Sequence[np.ndarray]) -> InputBatch:
         """Resize and pad (H, W, 3) BGR uint8 images; their network inputs must have the same size."""
-        return prepare_inputs(self.network, images, self.settings)
+        batch = InputBatch([], [])
+        for scale in sorted(self.settings.scales, reverse=True):
+            letterboxes = [Letterbox.fit((image.shape[0], image.shape[1]), self.settings, scale) for image in images]
+            inputs = np.stack([letterbox.apply(image) for letterbox, image in zip(letterboxes, images)])
+            network = self.network
+            batch.letterboxes.append(letterboxes)
+            batch.inputs.append(network.pin(inputs).numpy() if isinstance(network, TorchNetwork) else inputs)
+        return batch
 
     def start_network(self, batch: InputBatch) -> Callable[[], list[np.ndarray]]:
         """Start to compute the maps of a batch; what waits for them. With ``keep_maps``, they have all channels."""
@@ -209,8 +245,9 @@ class Predictor:
     def decode_batch(self, maps_of_images: Sequence[np.ndarray], frames: Sequence[Frame]) -> list[Result]:
         """The people in each frame, with keypoints in its pixels, for the maps of the network."""
         results = []
+        largest = max(self.settings.scales)
         for frame, maps in zip(frames, maps_of_images):
-            letterbox = self.letterbox((frame.image.shape[0], frame.image.shape[1]), max(self.settings.scales))
+            letterbox = Letterbox.fit((frame.image.shape[0], frame.image.shape[1]), self.settings, largest)
             # The decoder's own limit, which is lower, applies before people share keypoints, and so another one would
             # change who gets which.
             people = decode(maps, keypoint_threshold=self.settings.keypoint_threshold, skeleton=self.skeleton)
@@ -221,24 +258,134 @@ class Predictor:
             results.append(Result(frame, letterbox.map_back(kept, frame.size), self.skeleton, kept_maps, best_score))
         return results
 
-    def letterbox(self, image_size: tuple[int, int], scale: float = 1.0) -> Letterbox:
-        """How an image of (height, width) ``image_size`` is resized and padded."""
-        return Letterbox.fit(image_size, self.settings, scale)
-
     def reduction_of(self, image_size: tuple[int, int]) -> int:
         """How much smaller an image of (height, width) may be read, so that it still is not enlarged for the network.
 
         One of ``REDUCTIONS`` that divides both, or 1: pixels of the smaller image cover those of the image exactly.
         """
-        resized = self.letterbox(image_size, max(self.settings.scales)).resized
+        resized = Letterbox.fit(image_size, self.settings, max(self.settings.scales)).resized
         for reduction in REDUCTIONS:
             if all(side % reduction == 0 and side // reduction >= least for side, least in zip(image_size, resized)):
                 return reduction
         return 1
 
-    def input_sizes(self, image_size: tuple[int, int]) -> tuple[tuple[int, int], ...]:
-        """(height, width) of the network inputs of an image at each scale; images with the same ones run together."""
-        return tuple(self.letterbox(image_size, scale).padded for scale in self.settings.scales)
+
+class Batch(NamedTuple):
+    """Frames that run together, and their places in the order of all frames."""
+
+    places: list[int]
+    frames: list[Frame]
+    bytes_before: int = 0
+    """Bytes of all frames that were read before the first one."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the images."""
+        return sum(frame.image.nbytes for frame in self.frames)
+
+
+def _fill_batches(predictor: Predictor, frames: Iterable[Frame]) -> Generator[Batch, None, None]:
+    """Batches of frames with network inputs of the same size. One that could not be read, or is live, is alone."""
+    settings = predictor.settings
+    waiting: dict[object, Batch] = {}  # by the sizes of their network inputs; the batch that waits longest comes first
+    bytes_read = 0
+    group: object = None  # the block of images, or the video, whose frames run together
+    failures: list[Exception] = []
+
+    def longest_waiting() -> Batch:
+        return next(iter(waiting.values()))
+
+    def take(number: int) -> list[Batch]:
+        return [waiting.pop(key) for key in [*waiting][:number]]
+
+    for place, frame in enumerate(keep_failure(frames, failures)):
+        if waiting and place - longest_waiting().places[0] >= WINDOW_BATCHES * settings.batch_size:
+            yield from take(1)
+        if frame.error is not None:
+            yield Batch([place], [frame])
+            continue
+        last_group = group
+        group = object() if frame.is_live else (frame.source.block, None if frame.number is None else frame.source)
+        if group != last_group:
+            yield from take(len(waiting))
+        size = frame.image.nbytes
+        while waiting and bytes_read + size - longest_waiting().bytes_before > WINDOW_BYTES:
+            yield from take(1)
+        height, width = frame.image.shape[:2]
+        key = tuple(Letterbox.fit((height, width), settings, scale).padded for scale in settings.scales)
+        batch = waiting.setdefault(key, Batch([], [], bytes_read))
+        batch.places.append(place)
+        batch.frames.append(frame)
+        bytes_read += size
+        if frame.is_live or len(batch.frames) == settings.batch_size:
+            yield waiting.pop(key)
+    yield from take(len(waiting))
+    for failure in failures:
+        raise failure
+
+
+def _run_batches(predictor: Predictor, batches: Iterable[Batch]) -> Generator[tuple[int, Result], None, None]:
+    """Results with the places of their frames, in the order of the batches."""
+    failures: list[Exception] = []
+    running: deque[tuple[Batch, Future[list[Result]]]] = deque()
+
+    # Each stage waits for the one before. The batches pass every stage in their order.
+
+    def compute(prepared: Future[InputBatch]) -> Callable[[], list[np.ndarray]]:
+        return predictor.start_network(prepared.result())
+
+    def decode(started: Future[Callable[[], list[np.ndarray]]], frames: Sequence[Frame]) -> list[Result]:
+        wait = started.result()
+        return predictor.decode_batch(wait(), frames)
+
+    def finish_first() -> Iterator[tuple[int, Result]]:
+        batch, results = running.popleft()
+        yield from zip(batch.places, results.result())
+
+    def is_room_for(batch: Batch) -> bool:
+        total = sum(other.size for other, _ in running) + batch.size
+        return not running or (len(running) < RUNNING_BATCHES and total <= RUNNING_BYTES)
+
+    # At an early end, the last context drops its work first. Threads that decode wait for the network: if they were
+    # last, they would wait for batches whose results nobody takes.
+    with _threads(THREADS) as decoding, _threads(THREADS) as preparing, _threads(1) as computing:
+        for batch in keep_failure(batches, failures):
+            [first, *_] = batch.frames
+            if first.error is not None:
+                yield batch.places[0], Result(first, [], predictor.skeleton)
+            else:
+                while not is_room_for(batch):
+                    yield from finish_first()
+                inputs = preparing.submit(predictor.prepare_inputs, [frame.image for frame in batch.frames])
+                maps = computing.submit(compute, inputs)
+                running.append((batch, decoding.submit(decode, maps, batch.frames)))
+            while running and (first.is_live or running[0][1].done()):
+                yield from finish_first()
+        while running:
+            yield from finish_first()
+        for failure in failures:
+            raise failure
+
+
+def _in_order(placed: Iterable[tuple[int, Result]]) -> Iterator[Result]:
+    """Results, each with its place, in the order of the places, which count from 0."""
+    early: dict[int, Result] = {}
+    next_place = 0
+    for place, result in placed:
+        early[place] = result
+        while next_place in early:
+            yield early.pop(next_place)
+            next_place += 1
+
+
+@contextlib.contextmanager
+def _threads(number: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads that drop what they have not begun when the context ends."""
+    with ThreadPoolExecutor(number) as pool:
+        try:
+            yield pool
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def read_single_image(image: ImageInput, channels: ChannelOrder) -> Frame:

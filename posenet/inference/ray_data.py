@@ -10,7 +10,6 @@ import numpy as np
 from posenet.errors import DataError
 from posenet.images import decode_reduced_image, to_bgr
 from posenet.inference.media.frames import IN_MEMORY, Frame
-from posenet.inference.pipeline import predict_frames
 from posenet.inference.predictor import Predictor
 
 
@@ -39,7 +38,7 @@ class PredictPeople:
             frames = [Frame(IN_MEMORY, to_bgr(image, "rgb")) for image in batch["image"]]
         else:
             raise DataError(f"images must be in a column image or bytes, not {', '.join(batch)}")
-        results = list(predict_frames(self._predictor, frames))
+        results = list(self._predictor.find_people(frame for frame in frames))
         columns = {name: values for name, values in batch.items() if name not in ("image", "bytes")}
         return columns | {
             "people": np.array([result.to_json() for result in results], object),

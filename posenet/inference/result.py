@@ -12,7 +12,7 @@ from typing import Any, overload
 import numpy as np
 
 from posenet.errors import DataError
-from posenet.images import read_image, write_image
+from posenet.images import write_image
 from posenet.inference.media.frames import Frame
 from posenet.person import Person
 from posenet.skeleton import COCO, Skeleton
@@ -86,9 +86,7 @@ class Result(Sequence[Person]):
     @property
     def image(self) -> np.ndarray:
         """(H, W, 3) uint8 BGR, upright; empty if it could not be read."""
-        frame = self.frame
-        is_whole = frame.image.shape[:2] == frame.size  # where nothing is drawn, large files are read smaller
-        return frame.image if is_whole else read_image(str(frame.source.location))
+        return self.frame.image
 
     @property
     def path(self) -> str | None:

@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 import pytest
 
-from posenet.inference.media.frames import Frame, read_frames
+from posenet.inference.media.frames import Frame, FrameSelection, read_frames
 from tests.helpers.spot_networks import spot_image
 
 GREY = np.full((48, 64, 3), 90, np.uint8)
@@ -47,7 +47,7 @@ def write_spot_video(path: Path, count: int = 22) -> Path:
 
 def read_video(path: Path, **selection: float) -> list[Frame]:
     """The frames of a video, and one with an error for what cannot be read."""
-    return list(read_frames(path, **selection))  # type: ignore[arg-type]
+    return list(read_frames(path, selection=FrameSelection(**selection)))  # type: ignore[arg-type]
 
 
 def write_media(

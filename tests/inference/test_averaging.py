@@ -70,10 +70,10 @@ def test_maps_are_the_average_of_all_scales_and_mirrored_images(
     with_all = Predictor(noise_maps, settings, keep_maps=True)
     batch = prepare(predictor)
     for number, size in enumerate(SIZES):
-        target = predictor.letterbox(size, max(scales))
+        target = Letterbox.fit(size, settings, max(scales))
         passes = []
         for scale in scales:
-            letterbox = predictor.letterbox(size, scale)
+            letterbox = Letterbox.fit(size, settings, scale)
             images = np.zeros((len(SIZES), *letterbox.padded, 3), np.uint8)
             passes.append(resample(noise_maps(images)[number], letterbox, target))
             if flip:

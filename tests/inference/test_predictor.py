@@ -108,10 +108,10 @@ def test_the_network_input_stays_below_the_limits(shape, monkeypatch):
 
 def test_an_image_is_resized_to_the_height_times_the_scale(monkeypatch):
     monkeypatch.setattr("posenet.inference.averaging.MAX_WIDTH", 2000)
-    predictor = spot_predictor(height=128)
-    assert predictor.letterbox((480, 640)) == Letterbox(resized=(128, 171), padded=(128, 192))
-    assert predictor.letterbox((480, 640), 0.5) == Letterbox(resized=(64, 85), padded=(64, 128))
-    assert predictor.letterbox((2, 70000)) == Letterbox(resized=(1, 1984), padded=(64, 1984))
+    settings = InferenceConfig(height=128)
+    assert Letterbox.fit((480, 640), settings) == Letterbox(resized=(128, 171), padded=(128, 192))
+    assert Letterbox.fit((480, 640), settings, 0.5) == Letterbox(resized=(64, 85), padded=(64, 128))
+    assert Letterbox.fit((2, 70000), settings) == Letterbox(resized=(1, 1984), padded=(64, 1984))
 
 
 def test_one_image_may_be_streamed_and_an_array_of_images_is_several(tmp_path):

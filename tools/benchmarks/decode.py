@@ -20,7 +20,6 @@ from posenet.data.targets import TargetRenderer
 from posenet.inference.averaging import Letterbox
 from posenet.inference.decoder.decode import decode
 from posenet.inference.evaluation import compute_coco_metrics
-from posenet.inference.predictor import Predictor
 from posenet.settings import MAP_STRIDE, Config
 
 
@@ -53,13 +52,12 @@ def measure_decoder(args: argparse.Namespace, config: Config, seed: int | None) 
     images = dataset.images[: args.limit]
     split = read_split(args.annotations, [image.id for image in images], skeleton)
     renderer = TargetRenderer.from_config(config)
-    predictor = Predictor(lambda images: images, config.inference, skeleton=skeleton)
     seconds = []
     results = []
     found = []  # the same with missing keypoints at (0, 0)
     for image in tqdm(images, "decode", leave=False):
         size = (image.height, image.width)
-        letterbox = predictor.letterbox(size)
+        letterbox = Letterbox.fit(size, config.inference)
         maps = render_maps(dataset.people[image.id], image, letterbox, renderer, seed)
         task = partial(decode, maps, keypoint_threshold=config.inference.keypoint_threshold, skeleton=skeleton)
         seconds.append(measure({"decode": task}, args.repeats)["decode"])

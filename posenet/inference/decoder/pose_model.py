@@ -182,10 +182,8 @@ class PoseModel:
         return np.asarray(1 - MAX_LENGTH_PENALTY * np.clip(ratio - 1, 0, 1))
 
 
-@cache
-def pose_model_of(skeleton: Skeleton) -> PoseModel:
-    """The pose model of a skeleton with a layout, built once."""
-    return PoseModel(skeleton)
+pose_model_of = cache(PoseModel)
+"""The pose model of a skeleton with a layout, built once."""
 
 
 def _deviation_covariance(skeleton: Skeleton, spread: np.ndarray) -> np.ndarray:

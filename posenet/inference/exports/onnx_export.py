@@ -11,7 +11,7 @@ import json
 import logging
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,12 +25,13 @@ from posenet.checkpoints.weights import load_model, stored_config
 from posenet.errors import CheckpointError, DataError, PosenetError
 from posenet.files import read_input, sha256_of, write_atomically
 from posenet.images import read_image
+from posenet.inference.averaging import Letterbox
 from posenet.inference.exports.runtimes import CONSTANTS, INPUT, OUTPUT, PROPERTY, ExportedNetwork, require_packages
 from posenet.model import fused
 from posenet.model.fused import FusedNetwork
 from posenet.model.layers import images_to_input
 from posenet.progress_bar import progress_bar
-from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, PADDING, Config, config_to_dict
+from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, PADDING, Config, InferenceConfig, config_to_dict
 from posenet.skeleton.skeleton_file import skeleton_to_table
 
 if TYPE_CHECKING:
@@ -99,11 +100,12 @@ def build_onnx(network: nn.Module, config: Config, *, for_quantization: bool = F
     return model
 
 
-def read_calibration_images(files: Sequence[Path], prepare: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
-    """Read at most ``CALIBRATION_IMAGES`` from all parts of a list; ``prepare`` resizes and pads each."""
+def read_calibration_images(files: Sequence[Path], settings: InferenceConfig) -> list[np.ndarray]:
+    """Read at most ``CALIBRATION_IMAGES`` from all parts of a list, resized and padded as for a prediction."""
     count = min(len(files), CALIBRATION_IMAGES)
     positions = np.linspace(0, len(files) - 1, count).round().astype(int)
-    return [prepare(read_image(files[position])) for position in positions]
+    images = (read_image(files[position]) for position in positions)
+    return [Letterbox.fit((image.shape[0], image.shape[1]), settings).apply(image) for image in images]
 
 
 def quantize_onnx(model: onnx.ModelProto, config: Config, images: Sequence[np.ndarray]) -> onnx.ModelProto:
@@ -123,13 +125,11 @@ def quantize_onnx(model: onnx.ModelProto, config: Config, images: Sequence[np.nd
     if not images:
         raise DataError("there are no images for calibration")
 
-    class Images(CalibrationDataReader):  # type: ignore[misc]  # ONNX Runtime has no types
-        def __init__(self) -> None:
-            self.remaining = iter(progress_bar(images, "calibrate", leave=False))
+    inputs = ({INPUT: image[None]} for image in progress_bar(images, "calibrate", leave=False))
 
+    class Images(CalibrationDataReader):  # type: ignore[misc]  # ONNX Runtime has no types
         def get_next(self) -> dict[str, np.ndarray] | None:
-            image = next(self.remaining, None)
-            return None if image is None else {INPUT: image[None]}
+            return next(inputs, None)
 
     copy = onnx.ModelProto.FromString(model.SerializeToString())
     _copy_shared_weights(copy)

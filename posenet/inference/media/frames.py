@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import dataclasses
 import functools
 import importlib.util
 import itertools
@@ -12,10 +13,10 @@ import math
 import numbers
 import os
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeAlias, TypeVar, cast
+from typing import Literal, TypeAlias, cast
 
 import numpy as np
 from PIL import Image
@@ -59,12 +60,14 @@ READ_AHEAD = 8
 """Number of image files or frames of a video that are read before they are requested."""
 READ_THREADS = 4
 """Number of threads that read image files."""
+NUM_BLOCKS = 16
+"""The number of blocks is a multiple of this, so that 2, 4, 8 and 16 processes get equal shares."""
+MAX_BLOCK_BATCHES = 64
+"""Batches in a block at most."""
 DEFAULT_FRAME_RATE = 25.0
 """Frames per second, where a video or a camera states no plausible rate."""
 
 _log = logging.getLogger(__name__)
-
-_CAMERA_NUMBER = re.compile(r"[0-9]{1,4}")
 
 _MAY_HOLD_SEVERAL = frozenset(".apng .avif .gif .png .tif .tiff .webp".split())
 _IMAGE_START = re.compile(
@@ -89,7 +92,7 @@ class Source:
     subfolder: Path = Path()
     """Where a recursive search found it, relative to the folder that was searched."""
     block: int = field(default=0, compare=False)
-    """Only images of the same block are predicted together; see ``pipeline.split_into_blocks``."""
+    """Only images of the same block are predicted together; see ``split_into_blocks``."""
 
     @property
     def path(self) -> Path | None:
@@ -160,14 +163,17 @@ class Frame:
 
 @dataclass(frozen=True, kw_only=True)
 class FrameSelection:
-    """Which frames of a video are read."""
+    """Which files of folders, and which frames of videos are read."""
+
+    recursive: bool = False
+    """Search the subfolders of folders too."""
 
     start: float = 0.0
-    """Seconds after the first frame; earlier frames are skipped."""
+    """Seconds after the first frame of every video; earlier frames are skipped."""
     duration: float = math.inf
     """Seconds after ``start``; later frames are not read."""
     stride: int = 1
-    """Every how many frames one is read."""
+    """Every how many frames of a video one is read."""
 
     def __post_init__(self) -> None:
         """Raise ``ConfigError`` if a value selects no frame of any video."""
@@ -177,8 +183,6 @@ class FrameSelection:
             raise ConfigError(f"{values} select no frame; give seconds >= 0, and a stride >= 1")
 
 
-Item = TypeVar("Item")
-Read = TypeVar("Read")
 FrameInput: TypeAlias = Source | ImageInput | int
 """What frames are read from: the name of something, as ``posenet predict`` takes it, the number of a camera, a source
 that ``find_sources`` has found, or an image in memory."""
@@ -210,12 +214,12 @@ def _expand_input(item: str, recursive: bool) -> Iterator[Source]:
         raise DataError("the name of an input is empty; give a file, or . for this folder")
     if is_data_address(item):
         raise DataError("an input is a data: address; posenet.Predictor takes it as an image, or write it to a file")
-    if _CAMERA_NUMBER.fullmatch(item) and not path.exists():
+    if re.fullmatch(r"[0-9]{1,4}", item) and not path.exists():
         yield Source("camera", int(item))
     elif path.is_char_device() or (path.parent.name == "dev" and re.fullmatch(r"video\d+", path.name)):
         yield Source("camera", item)  # also one that is not connected
     elif is_address(item):
-        yield _named_source(item)
+        yield _address_source(item)
     else:
         for file in find_images([item], IMAGE_SUFFIXES | VIDEO_SUFFIXES, recursive=recursive):
             subfolder = file.parent.relative_to(path) if path.is_dir() else Path()
@@ -231,11 +235,8 @@ def parse_standard_input(data: bytes) -> list[Source]:
         raise DataError("standard input is no list of files; write one path per line, in UTF-8")
     data = data.removeprefix(codecs.BOM_UTF8)
     entries = data.split(b"\0") if b"\0" in data else [line.strip() for line in data.splitlines()]
-    return [_named_source(os.fsdecode(entry)) for entry in entries if entry]
-
-
-def _named_source(item: str) -> Source:
-    return Source(_kind_of_address(item), item) if is_address(item) else file_source(Path(item))
+    names = [os.fsdecode(entry) for entry in entries if entry]
+    return [_address_source(name) if is_address(name) else file_source(Path(name)) for name in names]
 
 
 def file_source(path: Path, subfolder: Path = Path()) -> Source:
@@ -257,28 +258,42 @@ def file_source(path: Path, subfolder: Path = Path()) -> Source:
     return Source("video" if has_several else "image", path, subfolder)
 
 
-def _kind_of_address(url: str) -> Kind:
-    """What is at an address, by its suffix, or by its first bytes."""
+def _address_source(url: str) -> Source:
+    """The source of an address. Its suffix says what it is, or its first bytes."""
     address = split_address(url)
     suffix = Path(address.path).suffix.lower()
     if suffix in IMAGE_SUFFIXES - _MAY_HOLD_SEVERAL:
-        return "image"
+        return Source("image", url)
     if address.scheme not in ("http", "https") or suffix in VIDEO_SUFFIXES - _MAY_HOLD_SEVERAL:
-        return "video"
+        return Source("video", url)
     start = first_bytes(url, START_BYTES)
     is_image = _IMAGE_START.match(start) and not _ANIMATION_START.match(start)
     # Reading a web page as an image reports that it is one.
-    return "image" if is_image or is_web_page(start) else "video"
+    return Source("image" if is_image or is_web_page(start) else "video", url)
+
+
+def split_into_blocks(sources: Sequence[Source], batch_size: int) -> list[list[Source]]:
+    """Split sources into numbered blocks whose images may run together: some batches of images, or one video.
+
+    If every process of an evaluation predicts whole blocks, no batch contains images of two, so that the people do not
+    depend on their number. Long blocks fill the batches better.
+    """
+    blocks: list[list[Source]] = []
+    for is_image, group in itertools.groupby(sources, lambda source: source.kind == "image"):
+        members = list(group)
+        num_batches = math.ceil(len(members) / batch_size)
+        num_blocks = NUM_BLOCKS * math.ceil(num_batches / (NUM_BLOCKS * MAX_BLOCK_BATCHES))
+        ends = [num_batches * number // num_blocks * batch_size for number in range(num_blocks + 1)]
+        parts = [members[start:end] for start, end in itertools.pairwise(ends)] if is_image else [[m] for m in members]
+        blocks += filter(None, parts)
+    return [[dataclasses.replace(source, block=number) for source in block] for number, block in enumerate(blocks)]
 
 
 def read_frames(
     inputs: FrameInput | Iterable[FrameInput],
     channels: ChannelOrder = "bgr",
+    selection: FrameSelection | None = None,
     *,
-    start: float = 0.0,
-    duration: float = math.inf,
-    stride: int = 1,
-    recursive: bool = False,
     stop_requested: Callable[[], bool] = lambda: False,
     reduction_of: Callable[[tuple[int, int]], int] | None = None,
 ) -> Generator[Frame, None, None]:
@@ -290,10 +305,7 @@ def read_frames(
     Args:
         inputs: one or several; an iterable is read on the caller's thread, as its images are needed.
         channels: order of the colours of arrays.
-        start: seconds after the first frame of every video; earlier frames are skipped.
-        duration: seconds after ``start``; later frames are not read.
-        stride: every how many frames of a video one is read.
-        recursive: search subfolders of folders too.
+        selection: which files of folders and frames of videos; None is all but those of subfolders.
         stop_requested: checked while a live source delivers no image; true ends its frames.
         reduction_of: how much smaller JPEG files are read; see ``decode_reduced_image``. None reads them whole.
 
@@ -302,15 +314,16 @@ def read_frames(
             no image.
         ConfigError: a video needs PyAV, which is not installed.
     """
-    selection = FrameSelection(start=start, duration=duration, stride=stride)
+    selection = selection or FrameSelection()
     if is_single_input(inputs):
-        found: Iterable[Source | Frame] = _find(cast(FrameInput, inputs), channels, recursive)
+        found: Iterable[Source | Frame] = _find(cast(FrameInput, inputs), channels, selection.recursive)
     else:
-        found = _find_all(cast(Iterable[FrameInput], inputs), channels, recursive)
+        found = _find_all(cast(Iterable[FrameInput], inputs), channels, selection.recursive)
     for is_image, group in itertools.groupby(found, lambda item: isinstance(item, Source) and item.kind == "image"):
         if is_image:
             read = functools.partial(_read_image, reduction_of=reduction_of)
-            yield from read_in_threads(read, cast(Iterator[Source], group))
+            sources = cast(Iterator[Source], group)
+            yield from map_in_threads(read, sources, workers=READ_THREADS, ahead=READ_AHEAD)
             continue
         for item in group:
             if isinstance(item, Frame):
@@ -360,11 +373,6 @@ def _failed(source: Source, error: Exception) -> Frame:
         reason = f"{type(error).__name__}: {text[:MAX_REASON]}"
         text = f"{source.name} cannot be read ({reason}); convert it, or leave it out"
     return Frame(source, error=DataError(text))
-
-
-def read_in_threads(read: Callable[[Item], Read], items: Iterable[Item]) -> Generator[Read, None, None]:
-    """``map(read, items)`` on several threads, ahead of the caller."""
-    return map_in_threads(read, items, workers=READ_THREADS, ahead=READ_AHEAD)
 
 
 def require_pyav() -> None:

@@ -11,7 +11,7 @@ from PIL import Image
 
 from posenet.errors import ConfigError, DataError
 from posenet.images import write_image
-from posenet.inference.media.frames import Source, find_sources, parse_standard_input, read_frames
+from posenet.inference.media.frames import FrameSelection, Source, find_sources, parse_standard_input, read_frames
 from tests.helpers.image_bytes import encode
 from tests.helpers.media_server import answer, media_server, raw_server
 from tests.helpers.videos import GREY, write_animation, write_media, write_video
@@ -147,7 +147,8 @@ def test_frames_come_in_the_order_of_the_inputs_with_errors_among_them(tmp_path:
     video = frames[31:36]
     assert [frame.number for frame in video] == list(range(5)) and frames[0].number is None
     assert video[-1].rate == 10 and video[-1].seconds == pytest.approx(0.4)
-    assert [frame.number for frame in read_frames(clip, start=0.15, duration=0.25, stride=2)] == [2]
+    selection = FrameSelection(start=0.15, duration=0.25, stride=2)
+    assert [frame.number for frame in read_frames(clip, selection=selection)] == [2]
 
 
 def test_a_small_copy_in_a_tiff_file_is_no_page(tmp_path: Path) -> None:

@@ -422,7 +422,7 @@ def test_a_camera_is_read_for_a_given_time_and_a_missing_one_is_an_error(monkeyp
     request = FakeCapture.install(monkeypatch, count=100_000)
     for _ in range(100_000):
         request.release()
-    frames = list(read_frames("0", start=0.05, duration=0.5))
+    frames = list(read_frames("0", selection=FrameSelection(start=0.05, duration=0.5)))
     assert frames and all(0.05 <= frame.seconds < 0.55 and not frame.error for frame in frames)
     [missing] = read_frames("17")
     assert "camera 17 cannot be opened" in str(missing.error)

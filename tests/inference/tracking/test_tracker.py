@@ -215,10 +215,10 @@ def test_a_stream_of_images_in_memory_is_tracked_and_smoothed_if_asked_for(caplo
     assert [result.seconds for result in tracked] == [number / 25 for number in range(8)]
     [message] = caplog.messages
     assert "Tracker" in message and len(message) <= 160
-    assert stream(smooth=True) == stream(True, track=True) != tracked
+    assert stream(True) == stream() and stream(True, track=True) != tracked
 
 
-def test_people_of_videos_are_tracked_and_smoothed(tmp_path: Path) -> None:
+def test_people_of_videos_are_tracked_and_smoothed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("av", reason="needs PyAV (the extra video)")
     clip = write_spot_video(tmp_path / "clip.mp4", 12)
 
@@ -227,8 +227,10 @@ def test_people_of_videos_are_tracked_and_smoothed(tmp_path: Path) -> None:
         found: list[dict[str, Any]] = json.loads((tmp_path / "p.json").read_text())
         return found
 
+    tracked = people(track=True)
+    monkeypatch.setattr(PREDICTOR, "tracking", TrackingConfig(smooth=True))
     assert len(people()) == 12 and all("id" not in person for person in people())
-    tracked, smoothed = people(track=True), people(smooth=True)
+    smoothed = people(track=True)
     assert [(p["frame"], p["id"], p["time"]) for p in tracked] == [(n, 1, n / 10) for n in range(12)]
     assert [p["id"] for p in smoothed] == [1] * 12
     assert [p["keypoints"] for p in smoothed] != [p["keypoints"] for p in tracked]

@@ -1,9 +1,9 @@
-"""The pipeline from frames to results: batches from a window, order, bounds and live frames."""
+"""From frames to results: batches from a window, order, bounds and live frames."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,14 +11,9 @@ import pytest
 import torch
 
 from posenet.devices.ranks import Ranks
-from posenet.inference import pipeline
-from posenet.inference.media.frames import IN_MEMORY, Frame, Source
-from posenet.inference.pipeline import (
-    RUNNING_BATCHES,
-    predict_frames,
-    split_into_blocks,
-)
-from posenet.inference.predictor import Predictor
+from posenet.inference import predictor as predictor_module
+from posenet.inference.media.frames import IN_MEMORY, Frame, Source, split_into_blocks
+from posenet.inference.predictor import RUNNING_BATCHES, Predictor
 from posenet.settings import InferenceConfig
 from tests.helpers.spot_networks import NOSE, SpotNetwork, spot_image
 
@@ -31,11 +26,11 @@ def frame_of(size: str, number: int = 0) -> Frame:
     return Frame(IN_MEMORY, spot_image(height, width, (20 + number % 20, 20), (30, 50), 4))
 
 
-def predict(frames: Iterator[Frame]) -> tuple[list[int], list[float]]:
+def predict(frames: Generator[Frame, None, None]) -> tuple[list[int], list[float]]:
     """The sizes of the batches, and where the noses are."""
     network = SpotNetwork()
     predictor = Predictor(network, InferenceConfig(height=64, batch_size=BATCH_SIZE), min_score=0)
-    results = list(predict_frames(predictor, frames))
+    results = list(predictor.find_people(frames))
     return [shape[0] for shape in network.shapes], [round(result[0].keypoints[NOSE, 0]) for result in results]
 
 
@@ -48,7 +43,7 @@ def test_images_of_one_size_run_together_although_others_are_between_them() -> N
 
 @pytest.mark.parametrize("name, bound", [("WINDOW_BYTES", 3 * 64 * 128 * 3), ("WINDOW_BATCHES", 1)])
 def test_images_wait_for_others_within_bounds(name: str, bound: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, name, bound)
+    monkeypatch.setattr(predictor_module, name, bound)
     sizes = ["landscape", "portrait", "square"] * 6
     batches, noses = predict(frame_of(size, number) for number, size in enumerate(sizes))
     assert max(batches) < BATCH_SIZE and sum(batches) == len(noses) == 18
@@ -58,13 +53,13 @@ def test_a_live_frame_is_predicted_before_the_next_one_is_read() -> None:
     predictor = Predictor(SpotNetwork(), InferenceConfig(height=64, batch_size=BATCH_SIZE), min_score=0)
     seen: list[int] = []
 
-    def frames() -> Iterator[Frame]:
+    def frames() -> Generator[Frame, None, None]:
         yield frame_of("square")  # waits for others
         for number in range(5):
             assert not number or len(seen) == number + 1
             yield Frame(IN_MEMORY, frame_of("square").image, number, number / 10, is_live=True)
 
-    for result in predict_frames(predictor, frames()):
+    for result in predictor.find_people(frames()):
         seen.append(len(result))
     assert seen == [1] * 6
 
@@ -72,7 +67,7 @@ def test_a_live_frame_is_predicted_before_the_next_one_is_read() -> None:
 def test_closing_the_results_drops_the_batches_that_the_network_has_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     is_full, is_closing = threading.Event(), threading.Event()
 
-    def frames() -> Iterator[Frame]:
+    def frames() -> Generator[Frame, None, None]:
         for number in range(20):
             if number == RUNNING_BATCHES:
                 is_full.set()
@@ -91,10 +86,10 @@ def test_closing_the_results_drops_the_batches_that_the_network_has_not_begun(mo
             is_closing.set()
             super().shutdown(wait)
 
-    monkeypatch.setattr(pipeline, "ThreadPoolExecutor", Pool)
+    monkeypatch.setattr(predictor_module, "ThreadPoolExecutor", Pool)
     network = WaitingNetwork()
     predictor = Predictor(network, InferenceConfig(height=64, batch_size=1), min_score=0)
-    results = predict_frames(predictor, frames())
+    results = predictor.find_people(frames())
     assert len(next(results)) == 1
     results.close()
     assert len(network.shapes) <= 2
