@@ -56,7 +56,6 @@ def write_report(
     *,
     provenance: Mapping[str, str] | None = None,
     min_score: float = 0.0,
-    progress: bool = True,
 ) -> Path:
     """Write ``report.html``, a page that needs neither a network nor other files, and return its path.
 
@@ -82,7 +81,7 @@ def write_report(
         diagnosis=diagnosis,
         costs=_costs(diagnosis),
         keypoints=sorted(keypoints, key=lambda row: row[1]["good"] / row[2] if row[2] else 1.0),  # most errors first
-        tiles=_make_tiles(diagnosis, images_dir, min_score, progress=progress),
+        tiles=_make_tiles(diagnosis, images_dir, min_score),
         provenance=provenance,
         style=Markup(style),
         script=Markup(script),
@@ -130,16 +129,14 @@ FILTERS = {
 }
 
 
-def _make_tiles(
-    diagnosis: Diagnosis, folder: str | Path | None, min_score: float, *, progress: bool
-) -> list[dict[str, Any]]:
+def _make_tiles(diagnosis: Diagnosis, folder: str | Path | None, min_score: float) -> list[dict[str, Any]]:
     """The images that cost most, the worst first, drawn on those in ``folder``; see ``write_report``."""
     losses = image_losses(diagnosis)
     background = diagnosis.matched.results.image[diagnosis.outcome.background[0]]
     num_background = np.bincount(background, minlength=len(losses))
     chosen = np.lexsort((-num_background, -losses))[:MAX_IMAGES].tolist()
     tiles = []
-    for index in progress_bar(chosen, "report", len(chosen), disable=not progress or folder is None):
+    for index in progress_bar(chosen, "report", len(chosen), disable=folder is None):
         image = diagnosis.images[index]
         scale = CANVAS / max(image.width, image.height)
         jpeg, note = (b"", NO_FOLDER) if folder is None else _read_small_image(Path(folder), image)
