@@ -18,18 +18,12 @@ from typing import Any, Literal, TypeVar
 
 from posenet import extensions
 from posenet.errors import ConfigError
-from posenet.files import BACKSLASH_REMEDY, parse_toml, read_toml
+from posenet.files import BACKSLASH_REMEDY, parse_toml, read_toml, value_to_toml
 from posenet.messages import suggest, truncate_for_message
 from posenet.settings.earlier import upgrade
 from posenet.settings.sections import Config, DataSets
 from posenet.skeleton import COCO, Skeleton
-from posenet.skeleton.skeleton_file import (
-    BUILT_IN,
-    load_skeleton,
-    plain_to_toml,
-    skeleton_from_table,
-    skeleton_to_table,
-)
+from posenet.skeleton.skeleton_file import BUILT_IN, load_skeleton, skeleton_from_table, skeleton_to_table
 
 EXPERIMENTS_FOLDER = Path(__file__).parent.parent / "experiments"
 """The experiments that posenet brings along. In a checkout, the folder config/ is a link to it."""
@@ -168,37 +162,24 @@ def config_to_toml(config: Config) -> str:
     """All settings as an experiment file."""
     tables = config_to_dict(config).items()
     return "\n\n".join(
-        "\n".join([f"[{name}]", *(f"{key} = {_value_to_toml(value)}" for key, value in table.items())])
+        "\n".join([f"[{name}]", *(f"{key} = {value_to_toml(value)}" for key, value in table.items())])
         for name, table in tables
     )
 
 
-def _value_to_toml(value: Any) -> str:
-    """Tables in braces; lists of texts and tables have lines of bounded length."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_value_to_toml(key)} = {_value_to_toml(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
-        items = [_value_to_toml(item) for item in value]
-        if any(isinstance(item, (str, list, tuple, Mapping)) for item in value):
-            return "[\n" + "".join(f"    {item},\n" for item in items) + "]"
-        return f"[{', '.join(items)}]"
-    return plain_to_toml(value)
-
-
 def config_differences(old: Config, new: Config) -> list[str]:
     """One readable line for each key with different values in ``old`` and ``new``."""
+
+    def describe(value: Any) -> str:
+        return f"a skeleton of {len(value['keypoints'])} keypoints" if isinstance(value, dict) else repr(value)
+
     old_tables = config_to_dict(old)
-    differences = []
-    for section, table in config_to_dict(new).items():
-        for key, new_value in table.items():
-            old_value = old_tables[section][key]
-            if new_value != old_value:
-                differences.append(f"{section}.{key}: {_describe_value(old_value)} -> {_describe_value(new_value)}")
-    return differences
-
-
-def _describe_value(value: Any) -> str:
-    return f"a skeleton of {len(value['keypoints'])} keypoints" if isinstance(value, dict) else repr(value)
+    return [
+        f"{section}.{key}: {describe(old_tables[section][key])} -> {describe(value)}"
+        for section, table in config_to_dict(new).items()
+        for key, value in table.items()
+        if value != old_tables[section][key]
+    ]
 
 
 def apply_override(tables: dict[str, Any], pair: str) -> dict[str, Any]:
