@@ -14,8 +14,6 @@ import numpy as np
 from posenet.messages import truncate_for_message
 from posenet.skeleton import COCO, Skeleton
 
-Keypoint = tuple[float, float, float]
-"""x, y and score."""
 MAX_COORDINATE = 1e6
 """Keypoints at larger coordinates count as not found: the fixed-point numbers that OpenCV draws with would overflow."""
 
@@ -95,7 +93,7 @@ class Person:
         """(K,) bool: which keypoints were found."""
         return np.asarray(self.keypoints[:, 2] > 0)
 
-    def named(self) -> dict[str, Keypoint]:
+    def named(self) -> dict[str, tuple[float, float, float]]:
         """x, y and score of the keypoints found, by name, such as "left_wrist"."""
         rows = zip(self.skeleton.keypoints, self.keypoints.tolist())
         return {name: (x, y, score) for name, (x, y, score) in rows if score > 0}

@@ -238,21 +238,17 @@ def import_weights(
 ) -> Config:
     """Write the weights of any file, or published weights by name, as our checkpoint; return the configuration in it.
 
-    That is ``config``, else the configuration in ``source``, else the defaults, all with the size of network that the
-    weights have. ``CheckpointError`` if the source has no weights of a ``PoseNet``, or the output cannot be written;
-    ``DataError`` if it is the source, or exists without ``overwrite``.
+    That is ``config`` with the size of network that the weights have, else the one of ``load_model``.
+    ``CheckpointError`` if the source has no weights that fit, or the output cannot be written; ``DataError`` if it is
+    the source, or exists without ``overwrite``.
     """
     source = find_weights(source)
     check_outputs([output], [source], overwrite=overwrite)
-    state = read_checkpoint(source)
-    weights = extract_weights(state, source)
-    config = config or config_of_checkpoint(state, source) or Config()
-    config = dataclasses.replace(config, model=_infer_network_size(config.model, weights, source))
-    require_fitting_weights(config, state, source)
-    network = PoseNet.from_config(config)
-    network.load_state_dict(weights)
-    content = {"format": FORMAT, "model": network.state_dict(), "config": config_to_dict(config)}
-    write_checkpoint(Path(output), content)
+    if config is not None:
+        weights = extract_weights(read_checkpoint(source), source)
+        config = dataclasses.replace(config, model=_infer_network_size(config.model, weights, source))
+    network, config = load_model(source, config)
+    write_checkpoint(Path(output), {"format": FORMAT, "model": network.state_dict(), "config": config_to_dict(config)})
     return config
 
 
