@@ -63,8 +63,6 @@ def load_config(
     pairs = [overrides] if isinstance(overrides, str) else list(overrides)
     tables = config_to_dict(base or Config())
     if path is not None:
-        if not isinstance(path, (str, Path)):
-            raise ConfigError(f"an experiment is given by its name or path, not by {truncate_for_message(path)}")
         has_own_data = any(pair.partition("=")[0].strip() == "data.train" for pair in pairs)
         _update(tables, _read_experiment(path, has_own_data))
     config = config_from_dict(tables, str(path or "configuration"))
@@ -97,7 +95,7 @@ def _read_experiment(source: str | Path, has_own_data: bool, derived: tuple[Path
     folder = derived[0].parent if derived else Path()
     name, names = named_experiment(source, folder), experiment_names()
     remedy = f"{suggest(str(source), names)}give a name ({', '.join(names)}) or the path of a TOML file"
-    path = EXPERIMENTS_FOLDER / f"{name}.toml" if name else folder / source
+    path = EXPERIMENTS_FOLDER / f"{name}.toml" if name else folder / str(source)
     if path.resolve() in [file.resolve() for file in derived]:
         raise ConfigError(f"{path} is the base of its own base; give the experiment {derived[0]} another base")
     tables = read_toml(path, "configuration", remedy)
