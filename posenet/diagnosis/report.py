@@ -9,6 +9,7 @@ beside the opened image says about it.
 from __future__ import annotations
 
 import base64
+import json
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -32,6 +33,7 @@ from posenet.progress_bar import progress_bar
 from posenet.skeleton import Skeleton
 
 REPORT_FILE = "report.html"
+NUMBERS_FILE = "diagnosis.json"
 SHOWN_METRICS = ("AP50", "AP75", "APM", "APL", "AR")
 LAYERS = {"truth": "Truth", "result": "Result", "errors": "Errors", "boxes": "Boxes", "pixels": "Image"}
 """Layers of the images that the reader can switch."""
@@ -59,12 +61,16 @@ def write_report(
 ) -> Path:
     """Write ``report.html``, a page that needs neither a network nor other files, and return its path.
 
+    Its numbers are also written to ``diagnosis.json``; see ``Diagnosis.to_dict``.
+
     Args:
-        output_dir: folder of the page, which is created if necessary.
+        output_dir: folder of the files, which is created if necessary.
         images_dir: folder of the images. Without it, the people are drawn on a plain ground.
-        provenance: where the results come from, from name to value; the page states it.
+        provenance: where the results come from, from name to value; both files state it.
         min_score: results with a lower score are not drawn at first, as prediction does not show them.
     """
+    content = diagnosis.to_dict() | ({"provenance": dict(provenance)} if provenance else {})
+    write_atomically(Path(output_dir, NUMBERS_FILE), (json.dumps(content, indent=1) + "\n").encode())
     skeleton = diagnosis.matched.skeleton
     loader = PackageLoader(__package__)
     environment = Environment(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import posenet
-from posenet.diagnosis.diagnose import Diagnosis, diagnose, write_diagnosis_file
+from posenet.diagnosis.diagnose import Diagnosis, diagnose
 from posenet.diagnosis.keypoint_errors import CORRECTIONS, KEYPOINT_KINDS, LOCALISATION, UNLABELLED
 from posenet.diagnosis.matching import OKS_THRESHOLDS, Results, read_results
 from posenet.diagnosis.report import write_report
@@ -262,7 +262,8 @@ def test_sizes_are_cocos(tmp_path: Path) -> None:
 
 
 def test_the_json_file_has_the_numbers_of_a_diagnosis(diagnosis: Diagnosis, tmp_path: Path) -> None:
-    content = json.loads(write_diagnosis_file(diagnosis, tmp_path, {"Flip": "yes"}).read_text())
+    write_report(diagnosis, tmp_path, provenance={"Flip": "yes"})
+    content = json.loads((tmp_path / "diagnosis.json").read_text())
     for name in ("metrics", "counts", "keypoints", "corrected", "alone", "name", "sizes", *BY_THRESHOLD):
         assert content.pop(name) == getattr(diagnosis, name)
     by_threshold = content.pop("AP_by_threshold")

@@ -151,7 +151,7 @@ def test_the_page_embeds_the_images_and_names_no_other_address(tmp_path: Path) -
     diagnosis = small_diagnosis(tmp_path)
     cv2.imwrite(str(tmp_path / diagnosis.images[0].file_name), np.full((HEIGHT, WIDTH, 3), 120, np.uint8))
     page = Page(write_report(diagnosis, tmp_path / "report", tmp_path))
-    assert [path.name for path in (tmp_path / "report").iterdir()] == ["report.html"]
+    assert {path.name for path in (tmp_path / "report").iterdir()} == {"report.html", "diagnosis.json"}
     [image] = page.attributes("image", "href")
     assert image.startswith("data:image/jpeg;base64,/9j/")
     assert not re.findall(r"[a-z]+://|url\(|@import", page.text.replace(image, ""))
