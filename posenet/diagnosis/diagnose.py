@@ -94,14 +94,12 @@ class Diagnosis:
     @property
     def background_by_threshold(self) -> list[int]:
         """Number of results that match nobody at each OKS threshold; the first is 0.5."""
-        counts: list[int] = self.outcome.background.sum(axis=1).tolist()
-        return counts
+        return list(map(int, self.outcome.background.sum(axis=1)))
 
     @property
     def missed_by_threshold(self) -> list[int]:
         """Number of labelled people whom no result matches at each OKS threshold; the first is 0.5."""
-        counts: list[int] = self.outcome.missed.sum(axis=1).tolist()
-        return counts
+        return list(map(int, self.outcome.missed.sum(axis=1)))
 
     @property
     def num_people(self) -> int:
