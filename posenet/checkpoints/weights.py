@@ -31,7 +31,6 @@ WEIGHT_KEYS = ("model", "weights", "state_dict")
 """Keys of the weights in our checkpoints, in those of the authors and in those of many other programs."""
 MAP_LAYERS = re.compile(r"\.heads\.\d+\.output\.|\.maps\.conv\.weight$")
 """Names of the weights of a ``PoseNet`` with one row or column for each map."""
-WEIGHT_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 @dataclass(frozen=True)
@@ -216,7 +215,7 @@ def require_usable_weights(weights: Mapping[str, Tensor], source: str | Path) ->
         if kind == "num_batches_tracked":  # no network computes with it
             continue
         fault = ""
-        if tensor.dtype not in WEIGHT_DTYPES:
+        if not tensor.dtype.is_floating_point or tensor.dtype.itemsize < 2:
             fault = f"values of {tensor.dtype}, which are no weights"
         elif tensor.numel():
             smallest, largest = torch.stack(tensor.detach().float().aminmax()).tolist()  # NaN if any value is
