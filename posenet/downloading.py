@@ -1,4 +1,4 @@
-"""Download files from web addresses, within limits of size and time."""
+"""Download images from web addresses, within limits of size and time."""
 
 from __future__ import annotations
 
@@ -6,23 +6,19 @@ import base64
 import contextlib
 import errno
 import http.client
-import io
 import re
 import string
 import time
 import urllib.request
 from collections.abc import Iterator
-from typing import BinaryIO
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from posenet.errors import DataError
 from posenet.messages import MAX_REASON, to_single_line
-from posenet.progress_bar import progress_bar
 
-IMAGE_LIMITS = (256, 300)
-"""MiB and seconds for an image, which is kept in memory."""
-FILE_LIMITS = (4096, 4 * 3600)
-"""MiB and seconds for weights, which are written to a file."""
+MAX_MEBIBYTES = 256
+MAX_SECONDS = 300
+"""Limits of an image, which is kept in memory."""
 SERVER_TIMEOUT = 30.0
 """Seconds without an answer after which a server counts as lost."""
 
@@ -73,13 +69,24 @@ def download_errors() -> Iterator[None]:
 
 
 def download_bytes(url: str) -> bytes:
-    """Download a small file, such as an image, into memory; ``DataError``, which names the address, if that fails."""
-    file = io.BytesIO()
+    """Download an image into memory; ``DataError``, which names the address, if that fails."""
+    end = time.monotonic() + MAX_SECONDS
+    data = bytearray()
     try:
-        receive(url, file, IMAGE_LIMITS)
+        with download_errors(), _open(url) as response:
+            length = response.length or 0
+            while part := response.read1(2**16):
+                data += part
+                if max(len(data), length) > MAX_MEBIBYTES * 2**20 or time.monotonic() > end:
+                    raise DownloadError(
+                        f"it has more than {MAX_MEBIBYTES:g} MiB or takes more than {MAX_SECONDS:g} s; download it "
+                        "with another program, and give the file"
+                    )
+            if len(data) < length:
+                raise DownloadError(f"it ends early: {len(data)} of {length} bytes arrived")
     except DownloadError as error:
         raise DataError(f"cannot read {without_credentials(url)}: {error}; check the address") from error
-    return file.getvalue()
+    return bytes(data)
 
 
 def first_bytes(url: str, count: int) -> bytes:
@@ -89,30 +96,6 @@ def first_bytes(url: str, count: int) -> bytes:
             return response.read(count)
     except DownloadError:  # reading the whole will report that
         return b""
-
-
-def receive(url: str, file: BinaryIO, limits: tuple[float, float] | None = None, title: str = "") -> None:
-    """Write what is at an address to an open file, with a progress bar if it has a title.
-
-    ``limits`` are MiB and seconds, ``FILE_LIMITS`` by default. Errors: see ``download_errors``.
-    """
-    max_mebibytes, max_seconds = limits or FILE_LIMITS
-    end = time.monotonic() + max_seconds
-    size = 0
-    with download_errors(), _open(url) as response, progress_bar(title=title, unit="MiB", disable=not title) as bar:
-        length = response.length
-        bar.total = length and length // 2**20
-        while data := response.read1(2**16):
-            size += len(data)
-            if max(size, length or 0) > max_mebibytes * 2**20 or time.monotonic() > end:
-                raise DownloadError(
-                    f"it has more than {max_mebibytes:g} MiB or takes more than {max_seconds:g} s; download it with "
-                    "another program, and give the file"
-                )
-            file.write(data)
-            bar.update(size // 2**20 - bar.n)
-        if length is not None and size < length:
-            raise DownloadError(f"it ends early: {size} of {length} bytes arrived")
 
 
 def _open(url: str) -> http.client.HTTPResponse:

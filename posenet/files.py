@@ -11,6 +11,7 @@ import errno
 import hashlib
 import io
 import itertools
+import json
 import logging
 import os
 import re
@@ -18,7 +19,7 @@ import secrets
 import stat
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
@@ -291,3 +292,13 @@ def parse_toml(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         remedy = f"; {BACKSLASH_REMEDY}" if re.search(r'"[^"\n]*\\', text) else ""
         raise ValueError(f"{error}{remedy}") from error
+
+
+def value_to_toml(value: Any) -> str:
+    """A value of a TOML file; tables are written in braces, and lists of lists or tables one item a line."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{value_to_toml(key)} = {value_to_toml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, (list, tuple)) and any(isinstance(item, (list, tuple, Mapping)) for item in value):
+        return "[\n" + "".join(f"    {value_to_toml(item)},\n" for item in value) + "]"
+    # All else is written as in JSON, except for one control character.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple, TypeAlias, Union
 
 import cv2
 import numpy as np
-from PIL import ExifTags, Image, ImageOps
+from PIL import ExifTags, Image, ImageOps, ImageSequence
 from PIL.TiffImagePlugin import TiffImageFile
 
 from posenet.downloading import download_bytes, is_address, is_data_address, without_credentials
@@ -212,19 +212,10 @@ def holds_several_images(path: str | Path) -> bool:
         image = open_with_pillow(file)
         if image is None or image.format not in FORMATS_WITH_SEVERAL_IMAGES:
             return False
-        return len(image_places(image)) > 1
-
-
-def image_places(image: Image.Image) -> list[int]:
-    """The indices of the images in a file, without small copies of others."""
-    places = []
-    for place in range(getattr(image, "n_frames", 1)):
-        if isinstance(image, TiffImageFile):
-            image.seek(place)
-            if image.tag_v2.get(ExifTags.Base.NewSubfileType, 0) & 1:  # a small copy
-                continue
-        places.append(place)
-    return places
+        if not isinstance(image, TiffImageFile):
+            return bool(getattr(image, "n_frames", 1) > 1)
+        kinds = [page.getexif().get(ExifTags.Base.NewSubfileType, 0) for page in ImageSequence.Iterator(image)]
+        return sum(not kind & 1 for kind in kinds) > 1  # the others are small copies
 
 
 def _exif_orientation(image: Image.Image) -> int:

@@ -14,8 +14,6 @@ import numpy as np
 from posenet.messages import truncate_for_message
 from posenet.skeleton import COCO, Skeleton
 
-Keypoint = tuple[float, float, float]
-"""x, y and score."""
 MAX_COORDINATE = 1e6
 """Keypoints at larger coordinates count as not found: the fixed-point numbers that OpenCV draws with would overflow."""
 
@@ -95,7 +93,7 @@ class Person:
         """(K,) bool: which keypoints were found."""
         return np.asarray(self.keypoints[:, 2] > 0)
 
-    def named(self) -> dict[str, Keypoint]:
+    def named(self) -> dict[str, tuple[float, float, float]]:
         """x, y and score of the keypoints found, by name, such as "left_wrist"."""
         rows = zip(self.skeleton.keypoints, self.keypoints.tolist())
         return {name: (x, y, score) for name, (x, y, score) in rows if score > 0}
@@ -135,49 +133,14 @@ class Person:
         }
 
 
-def to_people(values: Any) -> list[Person]:
-    """People from arrays of other programs, with COCO's keypoints; people as they are.
-
-    Args:
-        values: one or several people; or an array (N, F, 3) or (F, 3) of x, y and score, F being COCO's 17 keypoints or
-            the 18 of ``posenet.skeleton.COCO``; (N, F, 2) has no scores, which are then 1. The score of a person is the
-            mean of those of the keypoints.
-
-    Raises:
-        ValueError: they are something else.
-    """
-    if isinstance(values, Person):
-        return [values]
-    if isinstance(values, Iterable) and not (isinstance(values, (str, bytes)) or hasattr(values, "__array__")):
-        values = list(values)
-        if any(isinstance(value, Person) for value in values):
-            return [person for value in values for person in to_people(value)]
-    array = _numbers(values, "people must be Person objects or arrays of keypoints")
-    if array.size == 0:
-        return []
-    array = array[None] if array.ndim == 2 else array
-    if array.ndim != 3 or array.shape[2] not in (2, 3):
-        raise ValueError(f"people must be (N, K, 3), x, y and score of K keypoints, not {array.shape}")
-    if array.shape[2] == 2:
-        array = np.concatenate([array, np.ones_like(array[..., :1])], axis=2)
-    people = []
-    for rows in map(_without_unfound, np.asarray(array, np.float32)):
-        found = rows[:, 2] > 0
-        score = float(rows[found, 2].mean()) if found.any() else 0.0
-        is_in_file_order = len(rows) == len(COCO.file_keypoints)
-        people.append(Person.from_coco(rows, score) if is_in_file_order else Person(rows, score))
+def require_people(values: Any) -> list[Person]:
+    """The people of a list or a result, or one person, as a list; ``ValueError`` if they are something else."""
+    people = list(values) if isinstance(values, Iterable) else [values]
+    for person in people:
+        if not isinstance(person, Person):
+            kind = type(person).__name__
+            raise ValueError(f"people must be Person objects, not {kind}; Person.from_coco makes them of keypoints")
     return people
-
-
-def _numbers(values: Any, demand: str) -> np.ndarray:
-    """The values as an array of numbers; ``ValueError``, which begins with the ``demand``, if they are none."""
-    try:
-        array = np.asarray(values)
-    except (ValueError, TypeError, RuntimeError):  # lists of different lengths, or a tensor on a GPU or with a gradient
-        array = np.empty(0, object)
-    if array.dtype.kind not in "fiu":
-        raise ValueError(f"{demand}, not {truncate_for_message(values)}")
-    return array
 
 
 def _without_unfound(rows: np.ndarray) -> np.ndarray:
@@ -190,7 +153,12 @@ def _without_unfound(rows: np.ndarray) -> np.ndarray:
 def _to_float32(values: Any, shape: tuple[int, int], name: str) -> np.ndarray:
     """The values as a float32 array, the same object if they are one."""
     meaning = "x, y and score" if shape[1] == 3 else "x and y"
-    array = _numbers(values, f"{name} must be {shape} numbers, {meaning}")
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError, RuntimeError):  # lists of different lengths, or a tensor on a GPU or with a gradient
+        array = np.empty(0, object)
+    if array.dtype.kind not in "fiu":
+        raise ValueError(f"{name} must be {shape} numbers, {meaning}, not {truncate_for_message(values)}")
     if array.shape != shape:
         raise ValueError(f"{name} must be {shape}, {meaning}, not {array.shape}")
     return np.asarray(array, np.float32)

@@ -6,17 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from posenet.downloading import DownloadError, is_address, receive, without_credentials
+from posenet.downloading import download_bytes, is_address, without_credentials
 from posenet.errors import DataError
 from posenet.images import read_image, write_image
 from tests.helpers.image_bytes import encode
 from tests.helpers.media_server import answer, endless, media_server, raw_server
 from tests.helpers.videos import GREY
-
-
-def save(url: str, path: Path, title: str = "") -> None:
-    with open(path, "wb") as file:
-        receive(url, file, title=title)
 
 
 def test_a_user_name_and_a_password_are_sent_and_not_shown(tmp_path: Path) -> None:
@@ -54,16 +49,15 @@ def test_a_password_is_not_sent_to_a_server_to_which_the_first_one_redirects() -
     ],
     ids=["length", "chunk", "no http"],
 )
-def test_a_file_that_ends_early_is_an_error(tmp_path: Path, data: bytes, message: str) -> None:
-    with raw_server(data) as server, pytest.raises(DownloadError, match=message):
-        save(server.address, tmp_path / "a.bin")
+def test_a_file_that_ends_early_is_an_error(data: bytes, message: str) -> None:
+    with raw_server(data) as server, pytest.raises(DataError, match=message):
+        download_bytes(server.address)
 
 
 @pytest.mark.parametrize("length", ["abc", "-5", "9" * 5000])
-def test_a_length_that_is_none_counts_as_unknown(tmp_path: Path, length: str) -> None:
+def test_a_length_that_is_none_counts_as_unknown(length: str) -> None:
     with raw_server(answer(f"Content-Length: {length}", body=b"12345")) as server:
-        save(server.address, tmp_path / "a.bin")
-    assert (tmp_path / "a.bin").read_bytes() == b"12345"
+        assert download_bytes(server.address) == b"12345"
 
 
 @pytest.mark.parametrize(
@@ -72,28 +66,28 @@ def test_a_length_that_is_none_counts_as_unknown(tmp_path: Path, length: str) ->
     ids=["body", "chunks"],
 )
 def test_a_server_that_sends_a_byte_now_and_then_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: bytes, part: bytes
+    monkeypatch: pytest.MonkeyPatch, start: bytes, part: bytes
 ) -> None:
-    monkeypatch.setattr("posenet.downloading.FILE_LIMITS", (1, 0.2))
+    monkeypatch.setattr("posenet.downloading.MAX_SECONDS", 0.2)
     with raw_server(start, endless(part), pause=0.02) as server:
-        with pytest.raises(DownloadError, match="0.2 s"):
-            save(f"{server.address}/a.pth", tmp_path / "a.pth")
+        with pytest.raises(DataError, match="0.2 s"):
+            download_bytes(f"{server.address}/a.jpg")
 
 
 @pytest.mark.parametrize("headers", [(), ("Transfer-Encoding: chunked",)])
-def test_an_endless_file_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, headers: tuple[str, ...]) -> None:
-    monkeypatch.setattr("posenet.downloading.FILE_LIMITS", (1.5, 60))
+def test_an_endless_file_is_stopped(monkeypatch: pytest.MonkeyPatch, headers: tuple[str, ...]) -> None:
+    monkeypatch.setattr("posenet.downloading.MAX_MEBIBYTES", 1.5)
     part = b"10000\r\n" + bytes(2**16) + b"\r\n"
     with raw_server(answer(*headers), endless(part)) as server:
-        with pytest.raises(DownloadError, match="1.5 MiB"):
-            save(f"{server.address}/a.pth", tmp_path / "a.pth")
+        with pytest.raises(DataError, match="1.5 MiB"):
+            download_bytes(f"{server.address}/a.jpg")
         assert server.is_closed.wait(10)
 
 
-def test_a_file_that_is_too_large_is_refused_with_its_first_data(tmp_path: Path) -> None:
+def test_a_file_that_is_too_large_is_refused_with_its_first_data() -> None:
     with raw_server(answer(f"Content-Length: {2**40}", body=b"x")) as server:
-        with pytest.raises(DownloadError, match="more than 4096 MiB"):
-            save(server.address, tmp_path / "a.pth")
+        with pytest.raises(DataError, match="more than 256 MiB"):
+            download_bytes(f"{server.address}/a.jpg")
 
 
 @pytest.mark.parametrize("target", ["file:///etc/hostname", "data:text/plain,abc"])

@@ -31,7 +31,6 @@ WEIGHT_KEYS = ("model", "weights", "state_dict")
 """Keys of the weights in our checkpoints, in those of the authors and in those of many other programs."""
 MAP_LAYERS = re.compile(r"\.heads\.\d+\.output\.|\.maps\.conv\.weight$")
 """Names of the weights of a ``PoseNet`` with one row or column for each map."""
-WEIGHT_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 @dataclass(frozen=True)
@@ -216,7 +215,7 @@ def require_usable_weights(weights: Mapping[str, Tensor], source: str | Path) ->
         if kind == "num_batches_tracked":  # no network computes with it
             continue
         fault = ""
-        if tensor.dtype not in WEIGHT_DTYPES:
+        if not tensor.dtype.is_floating_point or tensor.dtype.itemsize < 2:
             fault = f"values of {tensor.dtype}, which are no weights"
         elif tensor.numel():
             smallest, largest = torch.stack(tensor.detach().float().aminmax()).tolist()  # NaN if any value is
@@ -238,21 +237,17 @@ def import_weights(
 ) -> Config:
     """Write the weights of any file, or published weights by name, as our checkpoint; return the configuration in it.
 
-    That is ``config``, else the configuration in ``source``, else the defaults, all with the size of network that the
-    weights have. ``CheckpointError`` if the source has no weights of a ``PoseNet``, or the output cannot be written;
-    ``DataError`` if it is the source, or exists without ``overwrite``.
+    That is ``config`` with the size of network that the weights have, else the one of ``load_model``.
+    ``CheckpointError`` if the source has no weights that fit, or the output cannot be written; ``DataError`` if it is
+    the source, or exists without ``overwrite``.
     """
     source = find_weights(source)
     check_outputs([output], [source], overwrite=overwrite)
-    state = read_checkpoint(source)
-    weights = extract_weights(state, source)
-    config = config or config_of_checkpoint(state, source) or Config()
-    config = dataclasses.replace(config, model=_infer_network_size(config.model, weights, source))
-    require_fitting_weights(config, state, source)
-    network = PoseNet.from_config(config)
-    network.load_state_dict(weights)
-    content = {"format": FORMAT, "model": network.state_dict(), "config": config_to_dict(config)}
-    write_checkpoint(Path(output), content)
+    if config is not None:
+        weights = extract_weights(read_checkpoint(source), source)
+        config = dataclasses.replace(config, model=_infer_network_size(config.model, weights, source))
+    network, config = load_model(source, config)
+    write_checkpoint(Path(output), {"format": FORMAT, "model": network.state_dict(), "config": config_to_dict(config)})
     return config
 
 

@@ -12,8 +12,8 @@ import posenet
 from posenet.annotations.coco import list_image_files
 from posenet.cli.main import print_message
 from posenet.cli.options import add_overwrite_option, input_files
-from posenet.diagnosis.diagnose import DIAGNOSIS_FILE, Diagnosis, diagnose, write_diagnosis_file
-from posenet.diagnosis.report import REPORT_FILE, write_report
+from posenet.diagnosis.diagnose import Diagnosis, diagnose
+from posenet.diagnosis.report import NUMBERS_FILE, REPORT_FILE, write_report
 from posenet.files import check_outputs
 from posenet.images import require_image_folder
 from posenet.messages import pluralize, to_single_line
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> None:
 
 def diagnosis_paths(folder: Path) -> list[Path]:
     """Paths of the files that ``write_diagnosis`` writes."""
-    return [folder / DIAGNOSIS_FILE, folder / REPORT_FILE]
+    return [folder / NUMBERS_FILE, folder / REPORT_FILE]
 
 
 def write_diagnosis(
@@ -58,7 +58,6 @@ def write_diagnosis(
     """Write all files, and print a summary, also of ``evaluate --report``; for the arguments see ``write_report``."""
     written = f"{time.strftime('%Y-%m-%d %H:%M')} by posenet {posenet.__version__}"
     facts = provenance | {"Images": str(images_dir or "not shown"), "Written": written}
-    write_diagnosis_file(diagnosis, folder, facts)
     write_report(diagnosis, folder, images_dir, provenance=facts, min_score=min_score)
     print_message(_summarize(diagnosis), file=messages)
     print_message("wrote " + ", ".join(map(str, diagnosis_paths(folder))), file=messages)

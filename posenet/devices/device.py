@@ -60,15 +60,12 @@ def peak_memory(device: torch.device) -> int | None:
 
 
 @contextlib.contextmanager
-def deterministic_algorithms(enabled: bool) -> Iterator[None]:
+def deterministic_algorithms() -> Iterator[None]:
     """Within this context, PyTorch uses only deterministic algorithms, or raises an error that names an operator.
 
-    If not ``enabled``, this changes nothing. The environment variable stays, without which PyTorch refuses products of
-    matrices on CUDA devices. Outside of ``cudnn_flags``, it also makes the choice of cuDNN's algorithms deterministic.
+    The environment variable stays, without which PyTorch refuses products of matrices on CUDA devices. Outside of
+    ``cudnn_flags``, it also makes the choice of cuDNN's algorithms deterministic.
     """
-    if not enabled:
-        yield
-        return
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     before = torch.get_deterministic_debug_mode()
     torch.set_deterministic_debug_mode("error")

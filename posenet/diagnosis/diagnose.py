@@ -6,7 +6,6 @@ After Ronchi and Perona, "Benchmarking and Error Diagnosis in Multi-Instance Pos
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,15 +18,11 @@ from posenet.annotations.people import read_split
 from posenet.diagnosis.keypoint_errors import CORRECTIONS, LOCALISATION, MatchedResults, count_kinds
 from posenet.diagnosis.matching import MAX_RESULTS, OKS_THRESHOLDS, Outcome, Results, Truth, read_results, select_rows
 from posenet.errors import DataError
-from posenet.files import write_atomically
 from posenet.inference.evaluation import compute_coco_metrics
 from posenet.progress_bar import progress_bar
 from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import COCO, Skeleton, load_skeleton
 
-DIAGNOSIS_FILE = "diagnosis.json"
-MAX_NAMED = 5
-"""Number of images that a sentence names."""
 SIZES = ("small", "medium", "large")
 """Sizes of people as in the COCO evaluation: of areas below 32^2, up to 96^2, and above that, in square pixels."""
 
@@ -99,14 +94,12 @@ class Diagnosis:
     @property
     def background_by_threshold(self) -> list[int]:
         """Number of results that match nobody at each OKS threshold; the first is 0.5."""
-        counts: list[int] = self.outcome.background.sum(axis=1).tolist()
-        return counts
+        return list(map(int, self.outcome.background.sum(axis=1)))
 
     @property
     def missed_by_threshold(self) -> list[int]:
         """Number of labelled people whom no result matches at each OKS threshold; the first is 0.5."""
-        counts: list[int] = self.outcome.missed.sum(axis=1).tolist()
-        return counts
+        return list(map(int, self.outcome.missed.sum(axis=1)))
 
     @property
     def num_people(self) -> int:
@@ -119,17 +112,32 @@ class Diagnosis:
         return len(self.matched.results.scores)
 
     def describe_limit(self) -> str:
-        """What COCO's limit of results leaves out, in a sentence; empty if it leaves out nothing."""
-        truth, num_left_out = self.matched.truth, self.matched.results.num_left_out
-        num_people = np.bincount(truth.image[truth.people])
-        beyond = np.maximum(num_people - MAX_RESULTS, 0)
-        text = f"COCO's evaluation uses the {MAX_RESULTS} best results of an image: {num_left_out} left out"
-        if crowded := np.flatnonzero(beyond).tolist():
-            names = ", ".join(self.images[index].file_name for index in crowded[:MAX_NAMED])
-            more = f" and {len(crowded) - MAX_NAMED} more" if len(crowded) > MAX_NAMED else ""
-            text += f"; {self.matched.skeleton.count(int(beyond.sum()), 'missed')} whatever the results are"
-            text += f", in {names}{more}"
-        return text if crowded or num_left_out else ""
+        """How many results COCO's limit leaves out, in a sentence; empty if it leaves out none."""
+        left_out = self.matched.results.num_left_out
+        if not left_out:
+            return ""
+        return f"COCO's evaluation uses the {MAX_RESULTS} best results of an image: {left_out} left out"
+
+    def to_dict(self) -> dict[str, Any]:
+        """All numbers in types of JSON. Lists of ten numbers are in the order of ``oks_thresholds``."""
+        return {
+            "name": self.name,
+            "images": len(self.images),
+            "people": self.num_people,
+            "results": self.num_results,
+            "left_out": self.matched.results.num_left_out,
+            "AP": self.ap,
+            "metrics": dict(self.metrics),
+            "counts": self.counts,
+            "keypoints": self.keypoints,
+            "sizes": self.sizes,
+            "corrected": self.corrected,
+            "alone": dict(self.alone),
+            "oks_thresholds": [round(threshold, 2) for threshold in OKS_THRESHOLDS],
+            "AP_by_threshold": {kind: ap.tolist() for kind, ap in self.stages.items()},
+            "background_by_threshold": self.background_by_threshold,
+            "missed_by_threshold": self.missed_by_threshold,
+        }
 
 
 def diagnose(
@@ -227,35 +235,3 @@ def _correct(
 def size_numbers(areas: np.ndarray) -> np.ndarray:
     """The index into ``SIZES`` of each area."""
     return np.asarray((areas >= 32**2).astype(int) + (areas > 96**2))
-
-
-def write_diagnosis_file(
-    diagnosis: Diagnosis, output_dir: str | Path, provenance: Mapping[str, str] | None = None
-) -> Path:
-    """Write ``diagnosis.json`` into a folder and return its path. ``provenance`` says where the results come from.
-
-    Lists of ten numbers are in the order of ``oks_thresholds``.
-    """
-    content: dict[str, Any] = {
-        "name": diagnosis.name,
-        "images": len(diagnosis.images),
-        "people": diagnosis.num_people,
-        "results": diagnosis.num_results,
-        "left_out": diagnosis.matched.results.num_left_out,
-        "AP": diagnosis.ap,
-        "metrics": dict(diagnosis.metrics),
-        "counts": diagnosis.counts,
-        "keypoints": diagnosis.keypoints,
-        "sizes": diagnosis.sizes,
-        "corrected": diagnosis.corrected,
-        "alone": dict(diagnosis.alone),
-        "oks_thresholds": [round(threshold, 2) for threshold in OKS_THRESHOLDS],
-        "AP_by_threshold": {kind: ap.tolist() for kind, ap in diagnosis.stages.items()},
-        "background_by_threshold": diagnosis.background_by_threshold,
-        "missed_by_threshold": diagnosis.missed_by_threshold,
-    }
-    if provenance:
-        content["provenance"] = dict(provenance)
-    path = Path(output_dir, DIAGNOSIS_FILE)
-    write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
-    return path

@@ -54,7 +54,7 @@ class MatchedResults:
     def of(cls, results: Results, truth: Truth, skeleton: Skeleton) -> MatchedResults:
         pairs = Pairs.of(results, truth)
         oks = compute_oks(results.keypoints, truth, pairs, np.array(skeleton.sigmas))
-        [person] = match(pairs, oks, results, truth, truth.people, [MATCH_OKS])
+        [person] = match(pairs, oks, results, truth, [MATCH_OKS])
         person = np.where(select_rows(truth.people, person), person, -1)
         is_match = person[pairs.result] == pairs.person
         person_oks = np.bincount(pairs.result[is_match], oks[is_match], len(person))
@@ -92,7 +92,7 @@ class MatchedResults:
     def evaluate(self) -> Outcome:
         """The outcome at COCO's OKS thresholds for all labelled people."""
         people = self.truth.people
-        matches = match(self.pairs, self.oks, self.results, self.truth, people, OKS_THRESHOLDS)
+        matches = match(self.pairs, self.oks, self.results, self.truth, OKS_THRESHOLDS)
         correct = select_rows(people, matches)
         missed = np.array([people & ~np.isin(np.arange(len(people)), found) for found in matches])
         return Outcome(self.results.scores, correct, correct | (matches < 0), missed, int(people.sum()))

@@ -155,13 +155,11 @@ def compute_oks(keypoints: np.ndarray, truth: Truth, pairs: Pairs, sigmas: np.nd
     return mean_over_labelled(similarity, labelled)
 
 
-def match(
-    pairs: Pairs, oks: np.ndarray, results: Results, truth: Truth, counted: np.ndarray, thresholds: ArrayLike
-) -> np.ndarray:
+def match(pairs: Pairs, oks: np.ndarray, results: Results, truth: Truth, thresholds: ArrayLike) -> np.ndarray:
     """(T, N) the annotation that each result matches at T thresholds as in ``pycocotools``, -1 for none.
 
     The results of an image choose in the order of their scores. Each takes the free annotation with the highest OKS
-    that reaches the threshold; one not ``counted`` (G,) only if no other is left. Crowd regions are always free.
+    that reaches the threshold; one that is not in ``truth.people`` only if no other is left. Crowd regions stay free.
     """
     limits = np.asarray(thresholds)[:, None]
     matches = np.full((len(limits), len(results.scores)), -1)
@@ -170,7 +168,7 @@ def match(
     rank = np.empty_like(order)
     rank[order] = ranks_within(results.image[order])
     # The pairs of a result in the order in which it prefers them; of an equal OKS, the last annotation.
-    preferred = np.lexsort((-pairs.person, -oks, ~counted[pairs.person], pairs.result, rank[pairs.result]))
+    preferred = np.lexsort((-pairs.person, -oks, ~truth.people[pairs.person], pairs.result, rank[pairs.result]))
     # First the pairs of the best results of all images, then those of the second ...
     starts_of_ranks = np.flatnonzero(np.diff(rank[pairs.result[preferred]], prepend=-1))
     for rows in np.split(preferred, starts_of_ranks)[1:]:

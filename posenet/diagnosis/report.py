@@ -9,6 +9,7 @@ beside the opened image says about it.
 from __future__ import annotations
 
 import base64
+import json
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -32,6 +33,7 @@ from posenet.progress_bar import progress_bar
 from posenet.skeleton import Skeleton
 
 REPORT_FILE = "report.html"
+NUMBERS_FILE = "diagnosis.json"
 SHOWN_METRICS = ("AP50", "AP75", "APM", "APL", "AR")
 LAYERS = {"truth": "Truth", "result": "Result", "errors": "Errors", "boxes": "Boxes", "pixels": "Image"}
 """Layers of the images that the reader can switch."""
@@ -56,16 +58,19 @@ def write_report(
     *,
     provenance: Mapping[str, str] | None = None,
     min_score: float = 0.0,
-    progress: bool = True,
 ) -> Path:
     """Write ``report.html``, a page that needs neither a network nor other files, and return its path.
 
+    Its numbers are also written to ``diagnosis.json``; see ``Diagnosis.to_dict``.
+
     Args:
-        output_dir: folder of the page, which is created if necessary.
+        output_dir: folder of the files, which is created if necessary.
         images_dir: folder of the images. Without it, the people are drawn on a plain ground.
-        provenance: where the results come from, from name to value; the page states it.
+        provenance: where the results come from, from name to value; both files state it.
         min_score: results with a lower score are not drawn at first, as prediction does not show them.
     """
+    content = diagnosis.to_dict() | ({"provenance": dict(provenance)} if provenance else {})
+    write_atomically(Path(output_dir, NUMBERS_FILE), (json.dumps(content, indent=1) + "\n").encode())
     skeleton = diagnosis.matched.skeleton
     loader = PackageLoader(__package__)
     environment = Environment(
@@ -82,7 +87,7 @@ def write_report(
         diagnosis=diagnosis,
         costs=_costs(diagnosis),
         keypoints=sorted(keypoints, key=lambda row: row[1]["good"] / row[2] if row[2] else 1.0),  # most errors first
-        tiles=_make_tiles(diagnosis, images_dir, min_score, progress=progress),
+        tiles=_make_tiles(diagnosis, images_dir, min_score),
         provenance=provenance,
         style=Markup(style),
         script=Markup(script),
@@ -130,16 +135,14 @@ FILTERS = {
 }
 
 
-def _make_tiles(
-    diagnosis: Diagnosis, folder: str | Path | None, min_score: float, *, progress: bool
-) -> list[dict[str, Any]]:
+def _make_tiles(diagnosis: Diagnosis, folder: str | Path | None, min_score: float) -> list[dict[str, Any]]:
     """The images that cost most, the worst first, drawn on those in ``folder``; see ``write_report``."""
     losses = image_losses(diagnosis)
     background = diagnosis.matched.results.image[diagnosis.outcome.background[0]]
     num_background = np.bincount(background, minlength=len(losses))
     chosen = np.lexsort((-num_background, -losses))[:MAX_IMAGES].tolist()
     tiles = []
-    for index in progress_bar(chosen, "report", len(chosen), disable=not progress or folder is None):
+    for index in progress_bar(chosen, "report", len(chosen), disable=folder is None):
         image = diagnosis.images[index]
         scale = CANVAS / max(image.width, image.height)
         jpeg, note = (b"", NO_FOLDER) if folder is None else _read_small_image(Path(folder), image)

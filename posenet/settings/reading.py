@@ -18,18 +18,12 @@ from typing import Any, Literal, TypeVar
 
 from posenet import extensions
 from posenet.errors import ConfigError
-from posenet.files import BACKSLASH_REMEDY, parse_toml, read_toml
+from posenet.files import BACKSLASH_REMEDY, parse_toml, read_toml, value_to_toml
 from posenet.messages import suggest, truncate_for_message
 from posenet.settings.earlier import upgrade
 from posenet.settings.sections import Config, DataSets
 from posenet.skeleton import COCO, Skeleton
-from posenet.skeleton.skeleton_file import (
-    BUILT_IN,
-    load_skeleton,
-    plain_to_toml,
-    skeleton_from_table,
-    skeleton_to_table,
-)
+from posenet.skeleton.skeleton_file import BUILT_IN, load_skeleton, skeleton_from_table, skeleton_to_table
 
 EXPERIMENTS_FOLDER = Path(__file__).parent.parent / "experiments"
 """The experiments that posenet brings along. In a checkout, the folder config/ is a link to it."""
@@ -69,8 +63,6 @@ def load_config(
     pairs = [overrides] if isinstance(overrides, str) else list(overrides)
     tables = config_to_dict(base or Config())
     if path is not None:
-        if not isinstance(path, (str, Path)):
-            raise ConfigError(f"an experiment is given by its name or path, not by {truncate_for_message(path)}")
         has_own_data = any(pair.partition("=")[0].strip() == "data.train" for pair in pairs)
         _update(tables, _read_experiment(path, has_own_data))
     config = config_from_dict(tables, str(path or "configuration"))
@@ -103,7 +95,7 @@ def _read_experiment(source: str | Path, has_own_data: bool, derived: tuple[Path
     folder = derived[0].parent if derived else Path()
     name, names = named_experiment(source, folder), experiment_names()
     remedy = f"{suggest(str(source), names)}give a name ({', '.join(names)}) or the path of a TOML file"
-    path = EXPERIMENTS_FOLDER / f"{name}.toml" if name else folder / source
+    path = EXPERIMENTS_FOLDER / f"{name}.toml" if name else folder / str(source)
     if path.resolve() in [file.resolve() for file in derived]:
         raise ConfigError(f"{path} is the base of its own base; give the experiment {derived[0]} another base")
     tables = read_toml(path, "configuration", remedy)
@@ -168,37 +160,24 @@ def config_to_toml(config: Config) -> str:
     """All settings as an experiment file."""
     tables = config_to_dict(config).items()
     return "\n\n".join(
-        "\n".join([f"[{name}]", *(f"{key} = {_value_to_toml(value)}" for key, value in table.items())])
+        "\n".join([f"[{name}]", *(f"{key} = {value_to_toml(value)}" for key, value in table.items())])
         for name, table in tables
     )
 
 
-def _value_to_toml(value: Any) -> str:
-    """Tables in braces; lists of texts and tables have lines of bounded length."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_value_to_toml(key)} = {_value_to_toml(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
-        items = [_value_to_toml(item) for item in value]
-        if any(isinstance(item, (str, list, tuple, Mapping)) for item in value):
-            return "[\n" + "".join(f"    {item},\n" for item in items) + "]"
-        return f"[{', '.join(items)}]"
-    return plain_to_toml(value)
-
-
 def config_differences(old: Config, new: Config) -> list[str]:
     """One readable line for each key with different values in ``old`` and ``new``."""
+
+    def describe(value: Any) -> str:
+        return f"a skeleton of {len(value['keypoints'])} keypoints" if isinstance(value, dict) else repr(value)
+
     old_tables = config_to_dict(old)
-    differences = []
-    for section, table in config_to_dict(new).items():
-        for key, new_value in table.items():
-            old_value = old_tables[section][key]
-            if new_value != old_value:
-                differences.append(f"{section}.{key}: {_describe_value(old_value)} -> {_describe_value(new_value)}")
-    return differences
-
-
-def _describe_value(value: Any) -> str:
-    return f"a skeleton of {len(value['keypoints'])} keypoints" if isinstance(value, dict) else repr(value)
+    return [
+        f"{section}.{key}: {describe(old_tables[section][key])} -> {describe(value)}"
+        for section, table in config_to_dict(new).items()
+        for key, value in table.items()
+        if value != old_tables[section][key]
+    ]
 
 
 def apply_override(tables: dict[str, Any], pair: str) -> dict[str, Any]:

@@ -54,12 +54,6 @@ ExifFrame = Literal["stored", "displayed"]
 """The frame of annotated coordinates: the pixels as stored in the file, or the image as viewers display it."""
 
 
-def _check(condition: bool, message: str) -> None:
-    """Raise ``ValueError(message)`` unless the condition is true."""
-    if not condition:
-        raise ValueError(message)
-
-
 class _Section:
     """Checks that the settings of a section are within the limits of their types."""
 
@@ -68,7 +62,8 @@ class _Section:
         for name, kind in get_type_hints(type(self), globals(), include_extras=True).items():
             if hasattr(kind, "__metadata__"):
                 is_allowed, words = kind.__metadata__
-                _check(is_allowed(getattr(self, name)), f"{section}.{name} must be {words}")
+                if not is_allowed(getattr(self, name)):
+                    raise ValueError(f"{section}.{name} must be {words}")
 
 
 @dataclass(frozen=True)
@@ -390,10 +385,10 @@ class Config:
     tracking: TrackingConfig = TrackingConfig()
 
     def __post_init__(self) -> None:
-        num_weights = len(self.loss.stack_weights)
-        _check(num_weights in (0, self.model.stacks), "loss.stack_weights needs one number per stack (model.stacks)")
-        has_cycles = self.average.kind != "swa" or self.average.cycle_epochs > 0
-        _check(has_cycles, "average.kind = swa averages at the end of every cycle; set average.cycle_epochs")
+        if len(self.loss.stack_weights) not in (0, self.model.stacks):
+            raise ValueError("loss.stack_weights needs one number per stack (model.stacks)")
+        if self.average.kind == "swa" and not self.average.cycle_epochs:
+            raise ValueError("average.kind = swa averages at the end of every cycle; set average.cycle_epochs")
 
 
 USUAL_HEIGHTS = 0.6, 1.6

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from posenet.errors import ConfigError
-from posenet.files import read_toml
+from posenet.files import read_toml, value_to_toml
 from posenet.skeleton.skeleton import PERSON, Skeleton
 
 BUILT_IN = "coco"
@@ -137,18 +137,11 @@ def skeleton_to_toml(skeleton: Skeleton, comments: Mapping[str, str] | None = No
             continue
         lines = [f"# {line}" for line in (comments or {}).get(key, "").splitlines()]
         if key in _TABLES:
-            lines += [f"[{key}]", *(f"{plain_to_toml(name)} = {plain_to_toml(item)}" for name, item in value.items())]
-        elif key in _PAIRS:
-            lines += [f"{key} = [", *(f"    {plain_to_toml(pair)}," for pair in value), "]"]
+            lines += [f"[{key}]", *(f"{value_to_toml(name)} = {value_to_toml(item)}" for name, item in value.items())]
         else:
-            lines.append(f"{key} = {plain_to_toml(value)}")
+            lines.append(f"{key} = {value_to_toml(value)}")
         blocks.append("\n".join(lines) + "\n")
     return "\n".join(blocks)
-
-
-def plain_to_toml(value: Any) -> str:
-    """Texts, numbers, switches and lists are written alike in TOML and JSON, except for one control character."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _parse(value: Any, key: str, count: int = 0, kinds: tuple[type, ...] = (str,)) -> Any:

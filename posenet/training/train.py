@@ -177,7 +177,8 @@ def _train(
         # All training batches have the same shape. The initial weights are drawn on the CPU, and nothing else draws
         # from PyTorch's generators.
         at_end.enter_context(torch.random.fork_rng(devices=[]))
-        at_end.enter_context(deterministic_algorithms(settings.train.deterministic))
+        if settings.train.deterministic:
+            at_end.enter_context(deterministic_algorithms())
         at_end.enter_context(cudnn_flags(benchmark=True, tf32=settings.train.tf32))
         torch.default_generator.manual_seed(settings.train.seed)
         _log.info("%s", describe_training_mode(runtime.device, settings.train))

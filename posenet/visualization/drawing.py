@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Iterable
 
 import cv2
 import numpy as np
 
 from posenet.images import ChannelOrder, ImageInput, to_bgr
-from posenet.person import Person, to_people
+from posenet.person import Person, require_people
 from posenet.skeleton import Skeleton
 
 Colour = tuple[int, int, int]
@@ -48,7 +48,7 @@ class Drawing(np.ndarray):
 
 def draw_people(
     image: ImageInput,
-    people: Any,
+    people: Iterable[Person],
     *,
     channels: ChannelOrder = "bgr",
     min_score: float = 0.0,
@@ -64,8 +64,7 @@ def draw_people(
         image: what ``Predictor`` accepts: an image file, a PIL image or an array. For people on black, give a black
             array: ``numpy.zeros_like(image)``.
         channels: order of the colours of an array.
-        people: a result, people, or what other programs find (see ``posenet.person.to_people``), with keypoints in
-            pixels of the image; the first person is drawn on top.
+        people: a result, or people with keypoints in pixels of the image; the first person is drawn on top.
         min_score: people with a lower score are not drawn.
         keypoint_min_score: keypoints with a lower score are not drawn. Keypoints that score much less than the
             others of their person are never drawn.
@@ -76,7 +75,7 @@ def draw_people(
         ValueError: ``people`` are something else.
     """
     drawing = to_bgr(image, channels).copy()
-    everybody = to_people(people)
+    everybody = require_people(people)
     is_tracked = any(person.id is not None for person in everybody)
     numbered = [(person, number if person.id is None else person.id) for number, person in enumerate(everybody, 1)]
     shown = [(person, number) for person, number in reversed(numbered) if person.score >= min_score]

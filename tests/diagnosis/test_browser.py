@@ -40,7 +40,7 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
     diagnosis = small_diagnosis(folder)
     for image in diagnosis.images[:2]:
         cv2.imwrite(str(folder / image.file_name), np.full((HEIGHT, WIDTH, 3), 120, np.uint8))
-    return write_report(diagnosis, folder / "page", folder, progress=False)
+    return write_report(diagnosis, folder / "page", folder)
 
 
 def shown_images(browser: Browser) -> list[int]:

@@ -54,7 +54,7 @@ class Page(HTMLParser):
 def one(tmp_path_factory: pytest.TempPathFactory) -> Page:
     folder = tmp_path_factory.mktemp("one")
     facts = {"Checkpoint": "last.pth", "Flip": "yes", "Scales": "0.5, 1", "Written": "2030-01-02"}
-    return Page(write_report(small_diagnosis(folder), folder / "new" / "report", provenance=facts, progress=False))
+    return Page(write_report(small_diagnosis(folder), folder / "new" / "report", provenance=facts))
 
 
 def test_tables_and_bars_need_no_script(one: Page) -> None:
@@ -140,7 +140,7 @@ def test_people_and_errors_are_drawn_where_they_are(one: Page) -> None:
 
 
 def test_results_that_prediction_would_not_show_are_not_drawn_at_first(tmp_path: Path) -> None:
-    page = Page(write_report(small_diagnosis(tmp_path), tmp_path, min_score=0.6, progress=False))
+    page = Page(write_report(small_diagnosis(tmp_path), tmp_path, min_score=0.6))
     low = page.text.count('<g class="person low"')
     scores = [float(text.split()[1].strip(",")) for text in page.attributes("g", "data-facts") if "score" in text]
     assert low == sum(score < 0.6 for score in scores) > 0
@@ -150,8 +150,8 @@ def test_results_that_prediction_would_not_show_are_not_drawn_at_first(tmp_path:
 def test_the_page_embeds_the_images_and_names_no_other_address(tmp_path: Path) -> None:
     diagnosis = small_diagnosis(tmp_path)
     cv2.imwrite(str(tmp_path / diagnosis.images[0].file_name), np.full((HEIGHT, WIDTH, 3), 120, np.uint8))
-    page = Page(write_report(diagnosis, tmp_path / "report", tmp_path, progress=False))
-    assert [path.name for path in (tmp_path / "report").iterdir()] == ["report.html"]
+    page = Page(write_report(diagnosis, tmp_path / "report", tmp_path))
+    assert {path.name for path in (tmp_path / "report").iterdir()} == {"report.html", "diagnosis.json"}
     [image] = page.attributes("image", "href")
     assert image.startswith("data:image/jpeg;base64,/9j/")
     assert not re.findall(r"[a-z]+://|url\(|@import", page.text.replace(image, ""))
@@ -165,7 +165,7 @@ def test_a_crowd_region_is_drawn_where_it_is_annotated_and_a_result_there_does_n
     document["annotations"].append(box_person(99, 15, (16, 32, 160, 64), 0, iscrowd=1))
     document["annotations"].append(box_person(100, 15, (0, 300, 50, 60), 3))
     results.append(make_result(15, np.full((17, 3), (100, 60, 1)), 0.3))
-    page = Page(write_report(diagnose_data(document, results, tmp_path), tmp_path, progress=False))
+    page = Page(write_report(diagnose_data(document, results, tmp_path), tmp_path))
     [region] = [attributes for tag, attributes in page.elements if attributes.get("class") == "box ignored"]
     assert [region[name] for name in ("x", "y", "width", "height")] == ["50", "100", "500", "200"]
     facts = page.attributes("g", "data-facts")
@@ -175,7 +175,7 @@ def test_a_crowd_region_is_drawn_where_it_is_annotated_and_a_result_there_does_n
 
 def test_names_from_files_are_text(tmp_path: Path) -> None:
     diagnosis = diagnose_data(*small_data(HOSTILE), tmp_path, "<b>results</b>&amp; \udc80.json")
-    page = Page(write_report(diagnosis, tmp_path, tmp_path, progress=False))
+    page = Page(write_report(diagnosis, tmp_path, tmp_path))
     assert [tag for tag, _ in page.elements].count("script") == 1
     assert not re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", page.sources["script"])
     assert "default-src 'none'" in page.text, "the page may connect to nothing"
@@ -190,7 +190,7 @@ def test_results_without_third_values_are_drawn_whole(tmp_path: Path) -> None:
     for entry in flat:
         entry["keypoints"][2::3] = [0] * 17
     first, second = (
-        Page(write_report(diagnose_data(document, content, tmp_path), tmp_path / "b", progress=False)).text
+        Page(write_report(diagnose_data(document, content, tmp_path), tmp_path / "b")).text
         for content in (results, flat)
     )
     assert first == second
@@ -205,7 +205,7 @@ def test_the_images_that_cost_most_are_shown_small_or_with_a_note(
     names = {image.id: tmp_path / image.file_name for image in diagnosis.images}
     cv2.imwrite(str(names[14]), np.full((10 * HEIGHT, 10 * WIDTH, 3), 90, np.uint8))
     names[13].write_bytes(b"\xff\xd8 no more")
-    page = Page(write_report(diagnosis, tmp_path / "report", tmp_path, progress=False))
+    page = Page(write_report(diagnosis, tmp_path / "report", tmp_path))
     assert page.attributes("a", "data-image") == ["14", "13", "11"]
     [image] = page.attributes("image", "href")
     pixels = np.frombuffer(base64.b64decode(image.partition(",")[2]), np.uint8)

@@ -76,7 +76,7 @@ def test_wrong_arguments_are_a_config_error() -> None:
     for arguments, message in [
         ({"overrides": {"train.epochs": 3}}, "train.epoch"),
         ({"overrides": "train.epochs"}, "train.epoch"),
-        ({"config": 3}, "an experiment is given by its name or path"),
+        ({"config": 3}, "cannot read configuration 3: .*; give a name"),
         ({"max_steps": -1}, "max_steps is -1"),
     ]:
         with pytest.raises(ConfigError, match=message):

@@ -7,14 +7,13 @@ import logging
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import numpy as np
 
 from posenet.inference.media.frames import DEFAULT_FRAME_RATE, IN_MEMORY, Source
 from posenet.inference.result import Result
 from posenet.inference.tracking.motion import KEEP_SECONDS, Motion, Smoother
-from posenet.person import Person, to_people
+from posenet.person import Person, require_people
 from posenet.settings import TrackingConfig
 from posenet.skeleton import Skeleton
 
@@ -68,12 +67,11 @@ class Tracker:
         self._time = -math.inf
         self._last_id = 0
 
-    def update(self, people: Any, time: float) -> list[Person]:
+    def update(self, people: Iterable[Person], time: float) -> list[Person]:
         """Identify the people of the next frame.
 
         Args:
-            people: of one skeleton, with keypoints in pixels of the frame; or what another program has found, see
-                ``posenet.person.to_people``.
+            people: of one skeleton, with keypoints in pixels of the frame.
             time: of the frame, in seconds. The time between frames may vary.
 
         Returns:
@@ -87,11 +85,11 @@ class Tracker:
         """
         return self.identify(self.follow(people, time), time)
 
-    def follow(self, people: Any, time: float) -> list[tuple[Person, Track]]:
+    def follow(self, people: Iterable[Person], time: float) -> list[tuple[Person, Track]]:
         """The people of the next frame, each with its track, which a later frame may confirm; see ``update``."""
         if not (math.isfinite(time) and time >= self._time):
             raise ValueError(f"frame at {time} s after a frame at {self._time} s: give the times in order")
-        people = to_people(people)
+        people = require_people(people)
         for person in people:
             self._skeleton = self._skeleton or person.skeleton
             if person.skeleton != self._skeleton:
