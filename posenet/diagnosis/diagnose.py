@@ -23,6 +23,8 @@ from posenet.progress_bar import progress_bar
 from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import COCO, Skeleton, load_skeleton
 
+MAX_NAMED = 5
+"""Number of images that a sentence names."""
 SIZES = ("small", "medium", "large")
 """Sizes of people as in the COCO evaluation: of areas below 32^2, up to 96^2, and above that, in square pixels."""
 
@@ -112,11 +114,17 @@ class Diagnosis:
         return len(self.matched.results.scores)
 
     def describe_limit(self) -> str:
-        """How many results COCO's limit leaves out, in a sentence; empty if it leaves out none."""
-        left_out = self.matched.results.num_left_out
-        if not left_out:
-            return ""
-        return f"COCO's evaluation uses the {MAX_RESULTS} best results of an image: {left_out} left out"
+        """What COCO's limit of results leaves out, in a sentence; empty if it leaves out nothing."""
+        truth, num_left_out = self.matched.truth, self.matched.results.num_left_out
+        num_people = np.bincount(truth.image[truth.people])
+        beyond = np.maximum(num_people - MAX_RESULTS, 0)
+        text = f"COCO's evaluation uses the {MAX_RESULTS} best results of an image: {num_left_out} left out"
+        if crowded := np.flatnonzero(beyond).tolist():
+            names = ", ".join(self.images[index].file_name for index in crowded[:MAX_NAMED])
+            more = f" and {len(crowded) - MAX_NAMED} more" if len(crowded) > MAX_NAMED else ""
+            text += f"; {self.matched.skeleton.count(int(beyond.sum()), 'missed')} whatever the results are"
+            text += f", in {names}{more}"
+        return text if crowded or num_left_out else ""
 
     def to_dict(self) -> dict[str, Any]:
         """All numbers in types of JSON. Lists of ten numbers are in the order of ``oks_thresholds``."""

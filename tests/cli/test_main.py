@@ -322,7 +322,6 @@ def test_the_package_shows_its_public_names_and_is_typed() -> None:
     assert (Path(posenet.__file__).parent / "py.typed").is_file()
 
 
-@pytest.mark.slow
 def test_help_and_wrong_input_are_answered_without_pytorch(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "a.json").write_text("{}")

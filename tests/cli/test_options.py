@@ -100,9 +100,9 @@ def test_flags_come_before_set_and_set_before_the_checkpoint(checkpoint: Path) -
 
 
 def test_an_exported_file_has_the_same_flags(spot_file: Path) -> None:
-    flags = ["--set", "inference.keypoint_threshold=0.3", "--scales", "1", "2"]
+    flags = ["--set", "inference.keypoint_threshold=0.3", "tracking.smooth=true", "--scales", "1", "2"]
     predictor = predictor_of("predict", spot_file, *flags)
-    assert predictor.settings.keypoint_threshold == 0.3
+    assert predictor.settings.keypoint_threshold == 0.3 and predictor.tracking.smooth
     assert predictor.settings.scales == (1.0, 2.0) and predictor.settings.height == 192
     both = predictor_of("predict", spot_file, "--flip", "--set", "inference.flip=false", "inference.scales=[0.5]")
     assert both.settings.flip and both.settings.scales == (0.5,), "flags come before --set"

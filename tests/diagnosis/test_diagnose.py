@@ -192,7 +192,7 @@ def test_results_without_people_miss_everybody(drawn: dict[str, Any], drawn_file
     assert diagnosis.corrected["background"] == 0 and diagnosis.corrected["missed"] == 1
 
 
-def test_results_beyond_cocos_limit_are_counted(tmp_path: Path) -> None:
+def test_people_beyond_cocos_limit_are_counted_and_their_images_named(tmp_path: Path) -> None:
     people = [box_person(0, 1, (20 * number, 10, 18, 40)) for number in range(30)]
     document = make_document(people)
     path = tmp_path / "people.json"
@@ -200,8 +200,10 @@ def test_results_beyond_cocos_limit_are_counted(tmp_path: Path) -> None:
     diagnosis = run(path, perfect_results(document))
     assert (diagnosis.num_results, diagnosis.missed_by_threshold[0]) == (20, 10)
     text = diagnosis.describe_limit()
-    assert "20 best" in text and text.endswith("10 left out")
+    assert "20 best" in text and "10 left out; 10 missed people" in text
+    assert text.endswith(f"in {document['images'][0]['file_name']}")
     assert text in " ".join(write_report(diagnosis, tmp_path).read_text().replace("&#39;", "'").split())
+    assert run(path, []).describe_limit(), "people beyond the limit are named too"
     document["annotations"] = people[20:]
     path.write_text(json.dumps(document))
     assert run(path, perfect_results(document)).describe_limit() == ""
