@@ -52,11 +52,6 @@ def refuse_launcher(remedy: str) -> None:
         )
 
 
-def was_started_by_us() -> bool:
-    """Whether ``--nproc`` has started this process."""
-    return multiprocessing.parent_process() is not None
-
-
 def run_on_ranks(
     args: argparse.Namespace,
     task: Callable[[Ranks], int | None],
@@ -71,7 +66,8 @@ def run_on_ranks(
         check: refuses bad input before this process starts others, of which each would first import PyTorch.
         join: joins the processes that a launcher has started with this one.
     """
-    if args.nproc > 1 and not was_started_by_us():
+    is_started_by_nproc = multiprocessing.parent_process() is not None
+    if args.nproc > 1 and not is_started_by_nproc:
         if rank_info(os.environ).world_size > 1:
             raise ConfigError("a launcher has started this process; leave out --nproc")
         check()
@@ -87,8 +83,8 @@ def run_on_ranks(
         ranks.close()
     else:
         # Leaving the process group, or the end of the interpreter, could wait for a process that hangs.
-        sys.stdout.flush()
-        sys.stderr.flush()
+        if sys.stdout is not None:  # it is closed
+            sys.stdout.flush()
         os._exit(status)
     # srun reports the highest status of its processes, so one with the status of a stopped run is enough. It is rank 0,
     # which writes the checkpoint: with --kill-on-bad-exit the first such process ends all others. torchrun may start a

@@ -16,7 +16,7 @@ from posenet.cli.options import (
     add_switch,
     non_negative_int,
 )
-from posenet.cli.processes import add_local_rank, refuse_launcher, was_started_by_us
+from posenet.cli.processes import add_local_rank, refuse_launcher
 from posenet.data.store_list import require_store_files
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.settings import load_config
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 APEX_OPT_LEVELS = {"O0": "off", "O1": "fp16", "O2": "fp16", "O3": "fp16"}
 """The precision for each ``--opt-level`` of Apex, which recipes for the original code give."""
-ONE_RUN = "use posenet train-distributed (tools/train_distributed.py) for one run of all"
-"""Remedy where several processes would each be a run."""
 
 _log = logging.getLogger(__name__)
 
@@ -81,28 +79,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_local_rank(group)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Train on one device; return the exit status."""
-    refuse_launcher(ONE_RUN)
+def run(args: argparse.Namespace, runtime: Runtime | None = None) -> int:
+    """Train in this process alone; return the exit status."""
+    refuse_launcher("use posenet train-distributed (tools/train_distributed.py) for one run of all")
     check_settings(args)
-    return train_with_flags(args, None)
+    return train_with_flags(args, runtime)
 
 
 def check_settings(args: argparse.Namespace) -> None:
     """Refuse wrong settings and missing stores before PyTorch is imported; a checkpoint may have others."""
     if args.data is None and isinstance(args.resume, bool) and not are_annotations(args.config):
-        data = load_config(args.config, _overrides(args)).data
+        data = load_config(args.config, overrides_of(args)).data
         if not args.resume:
             require_store_files(data.train)
             require_store_files(data.val)
-
-
-def prepare_annotations(args: argparse.Namespace) -> None:
-    """Prepare the data of the annotations; the training then finds the stores up to date."""
-    from posenet.training.from_annotations import prepare
-
-    sources = {"images": args.images, "val": args.val, "val_images": args.val_images}
-    prepare(args.data, _overrides(args), experiment=args.config, **sources)
 
 
 def train_with_flags(args: argparse.Namespace, runtime: Runtime | None) -> int:
@@ -112,11 +102,9 @@ def train_with_flags(args: argparse.Namespace, runtime: Runtime | None) -> int:
     if args.opt_level:
         amp = APEX_OPT_LEVELS[args.opt_level]
         _log.info("--opt-level %s is an option of Apex; using --amp %s", args.opt_level, amp)
-    if args.data is not None and was_started_by_us() and not args.prepare:  # by a process that has reported on the data
-        logging.getLogger("posenet.training.from_annotations").setLevel(logging.ERROR)
     result = train(
         args.config if args.data is None else args.data,
-        _overrides(args),
+        overrides_of(args),
         experiment=None if args.data is None else args.config,
         images=args.images,
         val=args.val,
@@ -130,7 +118,7 @@ def train_with_flags(args: argparse.Namespace, runtime: Runtime | None) -> int:
     return STOPPED_STATUS if result.stopped else 0
 
 
-def _overrides(args: argparse.Namespace) -> list[str]:
+def overrides_of(args: argparse.Namespace) -> list[str]:
     """The overrides of settings, and after them the flags as such."""
     values = {key: value for key, value in vars(args).items() if "." in key and value is not None}
     if values.get("train.freeze") == []:
