@@ -45,7 +45,6 @@ from posenet.training.optimizer import (
     freeze,
     learning_rate,
     make_optimizer,
-    set_lr,
     set_train_mode,
 )
 from posenet.training.resume import Progress, restore_weights, state_of
@@ -155,9 +154,12 @@ class Run:
         """
         progress, num_epochs = self.progress, self.config.train.epochs
         is_complete = True
-        while is_complete and progress.epoch < num_epochs and not self._must_stop_early():
-            is_complete = self._train_one_epoch(report) and self._finish_epoch(report)
-        if not is_complete:
+        try:
+            while progress.epoch < num_epochs and not self._must_stop_early():
+                self._train_one_epoch(report)
+                self._finish_epoch(report)
+        except StopRequested:
+            is_complete = False
             self.save()
         self.folder.require_saved()
         if is_complete:
@@ -175,19 +177,18 @@ class Run:
             stopped_early=is_complete and not finished,
         )
 
-    def _train_one_epoch(self, report: Report) -> bool:
-        """Train from the current step to the end of the epoch; return False if the run was stopped before that."""
+    def _train_one_epoch(self, report: Report) -> None:
+        """Train from the current step to the end of the epoch; ``StopRequested`` if the run has to stop before that."""
         progress, steps = self.progress, self.batches.steps_per_epoch
         set_train_mode(self.model)
         self.batches.restart_meter()
         with report.epoch_bar() as bar:
             while progress.step < steps:
                 batches = self._take_batches()
-                if batches is None:
-                    return False
                 # Warmup, then the schedule of ``optim.schedule``.
                 lr = learning_rate(self.config, self.runtime.world_size, progress.epoch, progress.step, steps)
-                set_lr(self.optimizer, lr)
+                for group in self.optimizer.param_groups:
+                    group["lr"] = lr
                 result = self.train_step(batches)
                 progress.count_step(result.loss)
                 if result.loss is not None and self.average is not None:
@@ -196,10 +197,9 @@ class Run:
                     self._react(result.bad, batches, report)
                 report.step(bar, lr)
         self._vote()  # if a save is due, it happens here; a validation asks again whether to stop
-        return True
 
-    def _take_batches(self) -> list[Batch] | None:
-        """The batches of this rank for the next step; None if the run has to stop. Else all ranks fail together."""
+    def _take_batches(self) -> list[Batch]:
+        """The batches of this rank for the next step. All ranks stop or fail together."""
         batches: list[Batch] = []
         error: PosenetError | None = None
         try:
@@ -208,8 +208,9 @@ class Run:
         except PosenetError as caught:
             if not self.stop_requested():  # the signal may have ended the data workers too
                 error = caught
-        must_stop = self._vote(error, log_unreadable(batches))
-        return None if must_stop else batches
+        if self._vote(error, log_unreadable(batches)):
+            raise StopRequested
+        return batches
 
     def _vote(self, error: PosenetError | None = None, num_replaced: int = 0) -> bool:
         """Decide with the other ranks whether to fail, to save and to stop; return whether to stop.
@@ -266,8 +267,8 @@ class Run:
         _log.warning("%d steps skipped in a row: returning to %s", MAX_SKIPS, found[0])
         restore_weights(self, found)
 
-    def _finish_epoch(self, report: Report) -> bool:
-        """Validate, log and save; return False, with the epoch still unfinished, after a stop signal."""
+    def _finish_epoch(self, report: Report) -> None:
+        """Validate, log and save; ``StopRequested``, with the epoch still unfinished, after a stop signal."""
         progress = self.progress
         epoch = progress.epoch + 1
         if self.average is not None:
@@ -275,10 +276,11 @@ class Run:
         try:
             # The network has the weights that are saved as ``model``.
             with contextlib.nullcontext() if self.average is None else self.average.applied():
-                self._broadcast_batch_norm()
+                # All ranks validate with the BatchNorm statistics of rank 0, which its checkpoints contain.
+                statistics = self.train_step.batch_norm.read()
+                self.runtime.broadcast_tensors(statistics)
+                self.train_step.batch_norm.write(statistics)
                 scores = self._validate(epoch, report)
-        except StopRequested:
-            return False
         except PosenetError:  # on all ranks
             self._save_before_failing()
             raise
@@ -293,7 +295,6 @@ class Run:
             is_saved = self.save(is_best)
             if is_best and self.runtime.sum_over_ranks(not is_saved) != [0]:  # then best.pth is still that of before
                 progress.best, progress.best_kind = before
-        return True
 
     def _validate(self, epoch: int, report: Report) -> dict[str, Any]:
         """The validation loss, None without validation samples, and every few epochs COCO's scores."""
@@ -308,13 +309,6 @@ class Run:
             if drawing is not None:
                 report.call("on_drawing", self.progress.total_steps, f"epoch_{epoch:04d}", drawing)
         return scores
-
-    def _broadcast_batch_norm(self) -> None:
-        """Give all ranks the BatchNorm statistics of rank 0, which its checkpoints contain."""
-        batch_norm = self.train_step.batch_norm
-        statistics = batch_norm.read()
-        self.runtime.broadcast_tensors(statistics)
-        batch_norm.write(statistics)
 
     def save(self, best: bool = False) -> bool:
         """Save everything that a resumed run needs, as step-N.pth and last.pth, and best.pth if it is the ``best``.
