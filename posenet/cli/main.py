@@ -21,7 +21,6 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NoReturn, TextIO
 
 import posenet
@@ -120,7 +119,7 @@ def run_tool(name: str, argv: Sequence[str] | None = None, prog: str | None = No
             parser.error(f"{unknown[0]} is not known here{remedy_for_unknown(unknown[0])}")
         args.command = [name, *arguments]
         args.prog = program
-        status: int | None = _load_tool(name).run(args)
+        status: int | None = args.run(args)
         return status
 
     # Logging stays active until an error has been reported.
@@ -139,16 +138,13 @@ def _open_closed_streams() -> None:
 
 
 def make_parser(name: str, prog: str) -> ToolParser:
-    """Build the parser of a tool."""
+    """Build the parser of a tool. Importing its module may take seconds."""
+    tool = importlib.import_module(f"posenet.cli.{name.replace('-', '_')}")
     parser = ToolParser(prog=prog, description=TOOLS[name])
-    _load_tool(name).add_arguments(parser)
+    tool.add_arguments(parser)
     add_quiet_option(parser)
+    parser.set_defaults(run=tool.run)
     return parser
-
-
-def _load_tool(name: str) -> ModuleType:
-    """Import the module of a tool, which may take seconds."""
-    return importlib.import_module(f"posenet.cli.{name.replace('-', '_')}")
 
 
 def run_and_report(task: Callable[[], int | None], prog: str) -> int:

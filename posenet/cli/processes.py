@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import FrameType
 
 from posenet.cli.main import run_and_report, run_tool
-from posenet.cli.options import ArgumentContainer, non_negative_int, positive_int
+from posenet.cli.options import ArgumentContainer, positive_int
 from posenet.devices.ranks import SHARE_TIMEOUT_MINUTES, Ranks, join_ranks, rank_info
 from posenet.devices.signals import STOP_SIGNALS, STOPPED_STATUS
 from posenet.errors import ConfigError, PosenetError
@@ -35,11 +35,6 @@ def add_process_options(parser: argparse.ArgumentParser) -> ArgumentContainer:
         help="start N processes on this machine; 1 runs in this process, or in those of a launcher such as torchrun",
     )
     return group
-
-
-def add_local_rank(container: ArgumentContainer) -> None:
-    """Accept the flag that torch.distributed.launch adds; the number is in the environment, too."""
-    container.add_argument("--local-rank", type=non_negative_int, help=argparse.SUPPRESS)
 
 
 def refuse_launcher(remedy: str) -> None:

@@ -16,7 +16,7 @@ from posenet.cli.options import (
     add_switch,
     non_negative_int,
 )
-from posenet.cli.processes import add_local_rank, refuse_launcher
+from posenet.cli.processes import refuse_launcher
 from posenet.data.store_list import require_store_files
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.settings import load_config
@@ -76,7 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     precision.add_argument("--opt-level", choices=APEX_OPT_LEVELS, help=argparse.SUPPRESS)
     add_setting(group, "--loss-scale", "train.loss_scale", "fixed loss scale for fp16; 0 adapts it")
     add_setting(group, "--sync-bn", "parallel.sync_bn", "BatchNorm statistics over all processes")
-    add_local_rank(group)
+    # A flag of torch.distributed.launch, which also sets the environment.
+    group.add_argument("--local-rank", type=int, help=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace, runtime: Runtime | None = None) -> int:
