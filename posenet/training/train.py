@@ -177,7 +177,7 @@ def _train(
         settings = with_settings(settings, "train", **select_training_mode(runtime.device, settings.train)._asdict())
 
         # The parts, and what a checkpoint contains of them.
-        run = Run(settings, runtime, folder, checkpoint is None, max_steps, stop_requested)
+        run = Run(settings, runtime, checkpoint is None, max_steps, stop_requested)
         at_end.callback(run.close)
         own_logs = runtime.run_on_main(lambda: callbacks_of_run(settings.log)) or []
         report = Report(run, [*own_logs, *callbacks] if runtime.is_main else [])
