@@ -78,7 +78,7 @@ def run_on_ranks(
         ranks.close()
     else:
         # Leaving the process group, or the end of the interpreter, could wait for a process that hangs.
-        if sys.stdout is not None:  # it is closed
+        if sys.stdout is not None:  # else it is closed
             sys.stdout.flush()
         os._exit(status)
     # srun reports the highest status of its processes, so one with the status of a stopped run is enough. It is rank 0,

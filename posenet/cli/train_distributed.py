@@ -40,10 +40,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Refuse wrong settings, and prepare annotations, so that the processes need not wait for that."""
     train.check_settings(args)
-    if args.data is not None:
-        from posenet.training.from_annotations import prepare
-
-        sources = {"images": args.images, "val": args.val, "val_images": args.val_images}
-        prepare(args.data, train.overrides_of(args), experiment=args.config, resume=args.resume, **sources)
+    if args.data is not None:  # here, so that the processes need not wait for it
+        train.prepare_annotations(args)
