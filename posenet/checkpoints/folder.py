@@ -161,7 +161,11 @@ def run_lock(folder: Path) -> Iterator[None]:
     """Within this context, only this process may write into ``folder``, which is created; else ``CheckpointError``."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = acquire_lock(folder / LOCK_FILE, LOCK_SECONDS)
+        try:
+            lock = acquire_lock(folder / LOCK_FILE)
+        except Timeout:
+            _log.info("another process uses %s; waiting up to %g s for its end", folder, LOCK_SECONDS)
+            lock = acquire_lock(folder / LOCK_FILE, LOCK_SECONDS)
     except OSError as error:
         reason = "it is in use by another process" if isinstance(error, Timeout) else error.strerror
         raise CheckpointError(

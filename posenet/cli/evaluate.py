@@ -20,7 +20,7 @@ from posenet.cli.options import (
     overridden,
     read_image_ids,
 )
-from posenet.cli.processes import add_local_rank, add_process_options, run_on_ranks
+from posenet.cli.processes import add_process_options, run_on_ranks
 from posenet.devices.ranks import Ranks
 from posenet.errors import DataError
 from posenet.files import check_outputs
@@ -45,7 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_overwrite_option(parser)
     # Full precision and PyTorch, so that the AP is the same on every machine.
     add_network_options(parser, amp="off", backend="torch for a checkpoint, auto for an exported file")
-    add_local_rank(add_process_options(parser))
+    # A flag of torch.distributed.launch, which also sets the environment.
+    add_process_options(parser).add_argument("--local-rank", type=int, help=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -21,7 +21,6 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NoReturn, TextIO
 
 import posenet
@@ -120,7 +119,7 @@ def run_tool(name: str, argv: Sequence[str] | None = None, prog: str | None = No
             parser.error(f"{unknown[0]} is not known here{remedy_for_unknown(unknown[0])}")
         args.command = [name, *arguments]
         args.prog = program
-        status: int | None = _load_tool(name).run(args)
+        status: int | None = args.run(args)
         return status
 
     # Logging stays active until an error has been reported.
@@ -139,16 +138,13 @@ def _open_closed_streams() -> None:
 
 
 def make_parser(name: str, prog: str) -> ToolParser:
-    """Build the parser of a tool."""
+    """Build the parser of a tool. Importing its module may take seconds."""
+    tool = importlib.import_module(f"posenet.cli.{name.replace('-', '_')}")
     parser = ToolParser(prog=prog, description=TOOLS[name])
-    _load_tool(name).add_arguments(parser)
+    tool.add_arguments(parser)
     add_quiet_option(parser)
+    parser.set_defaults(run=tool.run)
     return parser
-
-
-def _load_tool(name: str) -> ModuleType:
-    """Import the module of a tool, which may take seconds."""
-    return importlib.import_module(f"posenet.cli.{name.replace('-', '_')}")
 
 
 def run_and_report(task: Callable[[], int | None], prog: str) -> int:
@@ -160,40 +156,36 @@ def run_and_report(task: Callable[[], int | None], prog: str) -> int:
                 with name_file_in_errors(STANDARD_OUTPUT):
                     sys.stdout.flush()
             return status
-    except (Exception, KeyboardInterrupt) as error:
+    except KeyboardInterrupt:
+        report_error(prog, "interrupted")
+        return 130
+    except OtherRankError:  # the rank that has failed reports the error
+        return 2
+    except Exception as error:
         if isinstance(error, BrokenPipeError) and error.filename == STANDARD_OUTPUT:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes the rest at its end
             return 128 + 13  # as if by SIGPIPE, and without a message: the reader, such as head, has ended
-        status, text = _describe_error(error)
-        if not status:
+        text = _describe_error(error)
+        if not text:
             raise
-        if text:
-            report_error(prog, text)
-        return status
+        rank = rank_of_process(os.environ)
+        report_error(prog, f"error: {f'rank {rank}: ' if rank else ''}{to_single_line(text)}")
+        return STOPPED_STATUS if isinstance(error, ConnectError) else 2
 
 
-def _describe_error(error: BaseException) -> tuple[int, str]:
-    """The exit status after an error, and what is shown; status 0 for a fault of the program."""
-    if isinstance(error, KeyboardInterrupt):
-        return 130, "interrupted"
-    if isinstance(error, OtherRankError):
-        return 2, ""  # the rank that has failed reports the error
+def _describe_error(error: Exception) -> str:
+    """What is shown of an error; nothing for a fault of the program."""
     if isinstance(error, PosenetError):
-        text = str(error)
-    elif isinstance(error, ModuleNotFoundError) and error.name == "torch":
-        text = "PyTorch is not installed: pip install torch; without it, exported files work in one process"
-    elif isinstance(error, Exception) and is_out_of_memory(error):  # on a device: see ``Runtime.explain_errors``
+        return str(error)
+    if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+        return "PyTorch is not installed: pip install torch; without it, exported files work in one process"
+    if is_out_of_memory(error):  # on a device: see ``Runtime.explain_errors``
         reason = str(error).partition("\n")[0][:200]
-        text = f"too little memory{f' ({reason})' if reason else ''}; lower the batch size and the number of workers"
-    elif isinstance(error, OSError):
-        text = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            text += "; free disk space, or choose another folder"
-    else:
-        return 0, ""
-    rank = rank_of_process(os.environ)
-    who = f"error: rank {rank}: " if rank else "error: "
-    return STOPPED_STATUS if isinstance(error, ConnectError) else 2, who + to_single_line(text)
+        return f"too little memory{f' ({reason})' if reason else ''}; lower the batch size and the number of workers"
+    if isinstance(error, OSError):
+        remedy = "; free disk space, or choose another folder" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        return f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}{remedy}"
+    return ""
 
 
 def report_error(prog: str, message: str) -> None:

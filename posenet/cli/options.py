@@ -39,11 +39,9 @@ def add_quiet_option(parser: argparse.ArgumentParser, default: Any = False) -> N
 
 
 def describe_default(value: object) -> str:
-    """The default of a flag or a setting as help texts show it: ``512``, ``on``, ``0.5 1 2``."""
+    """The default of a flag or a setting as help texts show it: ``512``, ``on``, ``0.5 1.0 2.0``."""
     if isinstance(value, bool):
         return "on" if value else "off"
-    if isinstance(value, float):
-        return f"{value:g}"
     if isinstance(value, (list, tuple)):
         return " ".join(map(describe_default, value)) or "none"
     return str(value) or "none"

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import FrameType
 
 from posenet.cli.main import run_and_report, run_tool
-from posenet.cli.options import ArgumentContainer, non_negative_int, positive_int
+from posenet.cli.options import ArgumentContainer, positive_int
 from posenet.devices.ranks import SHARE_TIMEOUT_MINUTES, Ranks, join_ranks, rank_info
 from posenet.devices.signals import STOP_SIGNALS, STOPPED_STATUS
 from posenet.errors import ConfigError, PosenetError
@@ -37,11 +37,6 @@ def add_process_options(parser: argparse.ArgumentParser) -> ArgumentContainer:
     return group
 
 
-def add_local_rank(container: ArgumentContainer) -> None:
-    """Accept the flag that torch.distributed.launch adds; the number is in the environment, too."""
-    container.add_argument("--local-rank", type=non_negative_int, help=argparse.SUPPRESS)
-
-
 def refuse_launcher(remedy: str) -> None:
     """Raise ``ConfigError`` if a launcher has started several processes of a tool that runs in one process."""
     info = rank_info(os.environ)
@@ -50,11 +45,6 @@ def refuse_launcher(remedy: str) -> None:
             f"{info.launcher} has started {info.world_size} processes of this tool, and each would be a run of "
             f"its own; {remedy}, or start one process"
         )
-
-
-def was_started_by_us() -> bool:
-    """Whether ``--nproc`` has started this process."""
-    return multiprocessing.parent_process() is not None
 
 
 def run_on_ranks(
@@ -71,7 +61,8 @@ def run_on_ranks(
         check: refuses bad input before this process starts others, of which each would first import PyTorch.
         join: joins the processes that a launcher has started with this one.
     """
-    if args.nproc > 1 and not was_started_by_us():
+    is_started_by_nproc = multiprocessing.parent_process() is not None
+    if args.nproc > 1 and not is_started_by_nproc:
         if rank_info(os.environ).world_size > 1:
             raise ConfigError("a launcher has started this process; leave out --nproc")
         check()
@@ -87,8 +78,8 @@ def run_on_ranks(
         ranks.close()
     else:
         # Leaving the process group, or the end of the interpreter, could wait for a process that hangs.
-        sys.stdout.flush()
-        sys.stderr.flush()
+        if sys.stdout is not None:  # else it is closed
+            sys.stdout.flush()
         os._exit(status)
     # srun reports the highest status of its processes, so one with the status of a stopped run is enough. It is rank 0,
     # which writes the checkpoint: with --kill-on-bad-exit the first such process ends all others. torchrun may start a

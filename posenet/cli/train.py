@@ -16,7 +16,7 @@ from posenet.cli.options import (
     add_switch,
     non_negative_int,
 )
-from posenet.cli.processes import add_local_rank, refuse_launcher, was_started_by_us
+from posenet.cli.processes import refuse_launcher
 from posenet.data.store_list import require_store_files
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.settings import load_config
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 APEX_OPT_LEVELS = {"O0": "off", "O1": "fp16", "O2": "fp16", "O3": "fp16"}
 """The precision for each ``--opt-level`` of Apex, which recipes for the original code give."""
-ONE_RUN = "use posenet train-distributed (tools/train_distributed.py) for one run of all"
-"""Remedy where several processes would each be a run."""
 
 _log = logging.getLogger(__name__)
 
@@ -78,14 +76,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     precision.add_argument("--opt-level", choices=APEX_OPT_LEVELS, help=argparse.SUPPRESS)
     add_setting(group, "--loss-scale", "train.loss_scale", "fixed loss scale for fp16; 0 adapts it")
     add_setting(group, "--sync-bn", "parallel.sync_bn", "BatchNorm statistics over all processes")
-    add_local_rank(group)
+    # A flag of torch.distributed.launch, which also sets the environment.
+    group.add_argument("--local-rank", type=int, help=argparse.SUPPRESS)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Train on one device; return the exit status."""
-    refuse_launcher(ONE_RUN)
+def run(args: argparse.Namespace, runtime: Runtime | None = None) -> int:
+    """Train in this process alone; return the exit status."""
+    refuse_launcher("use posenet train-distributed (tools/train_distributed.py) for one run of all")
     check_settings(args)
-    return train_with_flags(args, None)
+    return train_with_flags(args, runtime)
 
 
 def check_settings(args: argparse.Namespace) -> None:
@@ -102,7 +101,7 @@ def prepare_annotations(args: argparse.Namespace) -> None:
     from posenet.training.from_annotations import prepare
 
     sources = {"images": args.images, "val": args.val, "val_images": args.val_images}
-    prepare(args.data, _overrides(args), experiment=args.config, **sources)
+    prepare(args.data, _overrides(args), experiment=args.config, resume=args.resume, **sources)
 
 
 def train_with_flags(args: argparse.Namespace, runtime: Runtime | None) -> int:
@@ -112,8 +111,6 @@ def train_with_flags(args: argparse.Namespace, runtime: Runtime | None) -> int:
     if args.opt_level:
         amp = APEX_OPT_LEVELS[args.opt_level]
         _log.info("--opt-level %s is an option of Apex; using --amp %s", args.opt_level, amp)
-    if args.data is not None and was_started_by_us() and not args.prepare:  # by a process that has reported on the data
-        logging.getLogger("posenet.training.from_annotations").setLevel(logging.ERROR)
     result = train(
         args.config if args.data is None else args.data,
         _overrides(args),

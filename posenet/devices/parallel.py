@@ -129,7 +129,7 @@ class DataParallelRuntime(Runtime):
         if len(self.devices) == 1:
             _log.info("DataParallel: %s is the only device, so this run is the same as posenet train", self.device)
             return super().wrap(module)
-        if getattr(module, "is_compiled", False):
+        if getattr(module, "compiled", None):
             raise ConfigError("DataParallel cannot use a compiled network; use posenet train-distributed")
         _log.info("DataParallel over %s", ", ".join(map(str, self.devices)))
         return nn.DataParallel(super().wrap(module), device_ids=self.devices)

@@ -19,7 +19,7 @@ try again). It is not 0, so that ``train && evaluate`` does not evaluate an unfi
 
 
 class StopRequested(Exception):
-    """Ends a validation early, because a stop signal has arrived on one of the ranks."""
+    """Ends an epoch or a validation early, because the run has to stop on all ranks."""
 
 
 @contextlib.contextmanager

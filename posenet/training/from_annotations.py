@@ -99,6 +99,7 @@ def prepare(
     val: str | Path | None = None,
     val_images: str | Path | None = None,
     experiment: Experiment = None,
+    resume: bool | str | Path = False,
 ) -> PreparedData:
     """Import, check and split annotations, draft their skeleton, and build their stores in the folder of the run.
 
@@ -106,9 +107,12 @@ def prepare(
 
     Raises:
         CheckpointError: the folder of the run is in use, or contains a run with other data.
-        ConfigError: a setting is not valid, or a folder of images is given that the annotations name already.
+        ConfigError: a setting is not valid, a folder of images is given that the annotations name already, or
+            ``resume`` is a path.
         DataError: the annotations or the images cannot be used.
     """
+    if not isinstance(resume, bool):
+        raise ConfigError("with annotations, a run continues in its folder; leave out --resume PATH")
     for image_folder in (images, val_images):
         if image_folder is not None:
             require_image_folder(image_folder)

@@ -28,7 +28,7 @@ from posenet.errors import ConfigError, DataError
 from posenet.extensions import digest_of_code
 from posenet.files import sha256_of
 from posenet.messages import truncate_for_message
-from posenet.settings import Config, DataSetConfig, DataSets, config_to_dict, load_config
+from posenet.settings import Config, config_to_dict, load_config
 from posenet.settings.reading import DATA_KEYS, TRAINING_CODE_KEYS
 
 RUNS_FOLDER = Path("checkpoints")  # parent of the default folder of a run
@@ -109,7 +109,7 @@ def open_val_data(config: Config, train: StoreList) -> StoreList | None:
     shared = find_shared_images(stores, train)
     if len(shared) and not data.allow_overlap:
         raise DataError(
-            f"{describe_paths(data.train)} and {describe_paths(data.val)} share {len(shared)} images (first id in "
+            f"{describe_paths(train)} and {describe_paths(stores)} share {len(shared)} images (first id in "
             f"data.val {shared[0, 0]}); {_SEPARATE_SPLITS}"
         )
     return stores
@@ -117,14 +117,13 @@ def open_val_data(config: Config, train: StoreList) -> StoreList | None:
 
 def _open_stores(config: Config, key: str, needs_labels: bool) -> StoreList:
     """The stores of ``data.train`` or ``data.val``, which show people."""
-    paths = getattr(config.data, key)
-    stores = open_data_sets(paths, config.model.skeleton)
+    stores = open_data_sets(getattr(config.data, key), config.model.skeleton)
     if not len(stores):  # background images alone, whose loss would be nearly 0
-        raise DataError(f"{describe_paths(paths)} shows no {stores.skeleton.people}; name a store with some too")
+        raise DataError(f"{describe_paths(stores)} shows no {stores.skeleton.people}; name a store with some too")
     if stores.num_unlabelled and needs_labels:
         raise DataError(
-            f"{describe_paths(paths)} contains {stores.num_unlabelled} images without annotations; build it with some, "
-            "or let a teacher supervise the training (train.teacher)"
+            f"{describe_paths(stores)} contains {stores.num_unlabelled} images without annotations; build it with "
+            "some, or let a teacher supervise the training (train.teacher)"
         )
     return stores
 
@@ -135,15 +134,14 @@ def refuse_trained_images(config: Config, train: StoreList, images: Sequence[Coc
         return
     if shared := find_stored_files(train, [Path(config.data.val_images, image.file_name) for image in images]):
         raise DataError(
-            f"{describe_paths(config.data.train)} contains {len(shared)} of {len(images)} images of data.val_images "
+            f"{describe_paths(train)} contains {len(shared)} of {len(images)} images of data.val_images "
             f"that data.val_annotations lists (first {shared[0]}); {_SEPARATE_SPLITS}"
         )
 
 
-def describe_paths(setting: DataSets) -> str:
-    """The files of ``data.train`` or ``data.val`` in a message."""
-    items = [setting] if isinstance(setting, str) else setting
-    return ", ".join(str(item.path if isinstance(item, DataSetConfig) else item) for item in items)
+def describe_paths(stores: StoreList) -> str:
+    """The files of the stores in a message."""
+    return ", ".join(str(data_set.store.path) for data_set in stores.sets)
 
 
 # What tells runs apart

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from posenet.training.run import Run
 
 TEXT_LOG = "log.txt"
-DRAWINGS_FOLDER = "pictures"
 
 _log = logging.getLogger(__name__)
 _package_logger = logging.getLogger("posenet")
@@ -174,7 +173,7 @@ class RunFiles(TrainingCallback):
             write_curves(self.folder)
 
     def on_drawing(self, step: int, name: str, image: np.ndarray) -> None:
-        write_image(self.folder / DRAWINGS_FOLDER / f"{name}.jpg", image)
+        write_image(self.folder / "pictures" / f"{name}.jpg", image)
 
     def on_end(self) -> None:
         self.file.close()
@@ -223,7 +222,7 @@ class Report:
         _log.info(
             f"Training {pluralize(config.model.stacks, 'stack')} of width {config.model.width} "
             f"({parameters / 1e6:.1f} M parameters) on {pluralize(run.batches.samples_per_epoch, 'sample')} of "
-            f"{describe_paths(config.data.train)}, {length}"
+            f"{describe_paths(run.train_data)}, {length}"
         )
         validation = "no validation loss (data.val)" if run.val_data is None else "validation loss after every epoch"
         if run.coco_validation is not None:

@@ -73,12 +73,6 @@ def make_optimizer(model: nn.Module, settings: OptimConfig) -> Optimizer:
     return AdamW(parameters, settings.lr, weight_decay=settings.weight_decay, fused=fused)
 
 
-def set_lr(optimizer: Optimizer, lr: float) -> None:
-    """Set the learning rate of all parameter groups."""
-    for group in optimizer.param_groups:
-        group["lr"] = lr
-
-
 def restore_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
     """Restore the accumulated state, such as momentum, in the memory format that the parameters have now.
 

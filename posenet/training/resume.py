@@ -130,22 +130,19 @@ def find_checkpoint(folder: Path, resume: bool | str | Path, restarted: bool = F
             raise CheckpointError(
                 f"{path} contains no checkpoint to resume; give another one, or leave it out to start a new run"
             )
+    is_own = found is not None and found[0].parent.resolve() == folder.resolve()
+    if own.has_checkpoints() and not is_own:
+        raise CheckpointError(
+            f"{folder} already contains a run; continue it with --resume, or choose another folder with "
+            "--set checkpoint.path=DIR"
+        )
     if found is None:
-        if own.has_checkpoints():
-            raise CheckpointError(
-                f"{folder} already contains a run; continue it with --resume, or choose another folder with "
-                "--set checkpoint.path=DIR"
-            )
         if resume:
             _log.info("%s contains no checkpoint: starting a new run", folder)
         return None
     path, state = found
     if "optimizer" not in state or not isinstance(state.get("config"), dict):
         raise CheckpointError(f"{path} contains no run to resume; fine-tune from it with --set train.weights=FILE")
-    if path.parent.resolve() != folder.resolve() and own.has_checkpoints():
-        raise CheckpointError(
-            f"{folder} contains another run than {path}; choose another folder with --set checkpoint.path=DIR"
-        )
     return found
 
 

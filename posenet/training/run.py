@@ -25,7 +25,6 @@ from posenet.model.posenet import PoseNet
 from posenet.settings import INPUT_MULTIPLE, Config
 from posenet.training.bad_steps import MAX_SKIPS, BadStepPolicy, BadValue
 from posenet.training.batches import (
-    errors_of_data,
     log_unreadable,
     make_step_batches,
     make_validation_loader,
@@ -45,7 +44,6 @@ from posenet.training.optimizer import (
     freeze,
     learning_rate,
     make_optimizer,
-    set_lr,
     set_train_mode,
 )
 from posenet.training.resume import Progress, restore_weights, state_of
@@ -79,8 +77,7 @@ class Run:
     """The parts of a run on the device of the runtime, and its loops, which can be interrupted at any step.
 
     Args:
-        config: the settings, with values in place of "auto".
-        folder: of the run.
+        config: the settings, with values in place of "auto" and the folder of the run.
         is_new: the run does not continue a checkpoint, so it starts from ``train.weights``.
         max_steps: the argument of ``train``, which must be the same on all ranks.
         stop_requested: whether a stop signal has arrived on this rank.
@@ -94,7 +91,6 @@ class Run:
         self,
         config: Config,
         runtime: Runtime,
-        folder: Path,
         is_new: bool,
         max_steps: int,
         stop_requested: Callable[[], bool],
@@ -105,7 +101,7 @@ class Run:
         self.max_steps = max_steps
         self.stop_requested = stop_requested
         self.progress = Progress()
-        self.folder = CheckpointFolder(folder, config.checkpoint)
+        self.folder = CheckpointFolder(Path(config.checkpoint.path), config.checkpoint)
         self.train_data = on_all(lambda: open_train_data(config))
         self.val_data = on_all(lambda: open_val_data(config, self.train_data))  # None without data.val
         self.network = on_all(lambda: _make_network(config, runtime, is_new))
@@ -151,13 +147,17 @@ class Run:
         """Train to the last epoch, to ``max_steps`` or to a stop signal.
 
         ``TrainingError`` if the loss explodes again after a return to a checkpoint, ``CheckpointError`` if the last
-        checkpoint could not be written; any other ``PosenetError`` is one of the data, and the run has been saved.
+        checkpoint could not be written; any other ``PosenetError``, or an ``OSError``, is one of the data, and the run
+        has been saved.
         """
         progress, num_epochs = self.progress, self.config.train.epochs
         is_complete = True
-        while is_complete and progress.epoch < num_epochs and not self._must_stop_early():
-            is_complete = self._train_one_epoch(report) and self._finish_epoch(report)
-        if not is_complete:
+        try:
+            while progress.epoch < num_epochs and not self._must_stop_early():
+                self._train_one_epoch(report)
+                self._finish_epoch(report)
+        except StopRequested:
+            is_complete = False
             self.save()
         self.folder.require_saved()
         if is_complete:
@@ -175,19 +175,18 @@ class Run:
             stopped_early=is_complete and not finished,
         )
 
-    def _train_one_epoch(self, report: Report) -> bool:
-        """Train from the current step to the end of the epoch; return False if the run was stopped before that."""
+    def _train_one_epoch(self, report: Report) -> None:
+        """Train from the current step to the end of the epoch; ``StopRequested`` if the run has to stop before that."""
         progress, steps = self.progress, self.batches.steps_per_epoch
         set_train_mode(self.model)
         self.batches.restart_meter()
         with report.epoch_bar() as bar:
             while progress.step < steps:
                 batches = self._take_batches()
-                if batches is None:
-                    return False
                 # Warmup, then the schedule of ``optim.schedule``.
                 lr = learning_rate(self.config, self.runtime.world_size, progress.epoch, progress.step, steps)
-                set_lr(self.optimizer, lr)
+                for group in self.optimizer.param_groups:
+                    group["lr"] = lr
                 result = self.train_step(batches)
                 progress.count_step(result.loss)
                 if result.loss is not None and self.average is not None:
@@ -196,22 +195,21 @@ class Run:
                     self._react(result.bad, batches, report)
                 report.step(bar, lr)
         self._vote()  # if a save is due, it happens here; a validation asks again whether to stop
-        return True
 
-    def _take_batches(self) -> list[Batch] | None:
-        """The batches of this rank for the next step; None if the run has to stop. Else all ranks fail together."""
+    def _take_batches(self) -> list[Batch]:
+        """The batches of this rank for the next step. All ranks stop or fail together."""
         batches: list[Batch] = []
-        error: PosenetError | None = None
+        error: PosenetError | OSError | None = None
         try:
-            with errors_of_data():
-                batches = self.batches.take_step(self.progress.epoch, self.progress.step)
-        except PosenetError as caught:
+            batches = self.batches.take_step(self.progress.epoch, self.progress.step)
+        except (PosenetError, OSError) as caught:
             if not self.stop_requested():  # the signal may have ended the data workers too
                 error = caught
-        must_stop = self._vote(error, log_unreadable(batches))
-        return None if must_stop else batches
+        if self._vote(error, log_unreadable(batches)):
+            raise StopRequested
+        return batches
 
-    def _vote(self, error: PosenetError | None = None, num_replaced: int = 0) -> bool:
+    def _vote(self, error: Exception | None = None, num_replaced: int = 0) -> bool:
         """Decide with the other ranks whether to fail, to save and to stop; return whether to stop.
 
         ``error`` is why this rank cannot continue, if it cannot: the run is saved, and all ranks end with an error.
@@ -225,8 +223,9 @@ class Run:
         stop, save, failed, replaced = self.runtime.sum_over_ranks(stop_due, save_due, error is not None, num_replaced)
         too_many = too_many_unreadable(progress.replaced + replaced, batches.samples_per_epoch) if replaced else None
         if failed or too_many:
-            self._save_before_failing()
-            self.runtime.raise_on_all(error or too_many)
+            if progress.total_steps:  # a run without a step leaves no checkpoint: the same command can start it
+                self.save()
+            self.runtime.raise_on_all(error or too_many)  # here the ranks wait until rank 0 has saved
         # Not while steps are bad: a return to a checkpoint must find weights from before them.
         if save and not stop and not self.bad_steps.bad_in_a_row:
             self.save()
@@ -266,8 +265,8 @@ class Run:
         _log.warning("%d steps skipped in a row: returning to %s", MAX_SKIPS, found[0])
         restore_weights(self, found)
 
-    def _finish_epoch(self, report: Report) -> bool:
-        """Validate, log and save; return False, with the epoch still unfinished, after a stop signal."""
+    def _finish_epoch(self, report: Report) -> None:
+        """Validate, log and save; ``StopRequested``, with the epoch still unfinished, after a stop signal."""
         progress = self.progress
         epoch = progress.epoch + 1
         if self.average is not None:
@@ -275,12 +274,15 @@ class Run:
         try:
             # The network has the weights that are saved as ``model``.
             with contextlib.nullcontext() if self.average is None else self.average.applied():
-                self._broadcast_batch_norm()
+                # All ranks validate with the BatchNorm statistics of rank 0, which its checkpoints contain.
+                statistics = self.train_step.batch_norm.read()
+                self.runtime.broadcast_tensors(statistics)
+                self.train_step.batch_norm.write(statistics)
                 scores = self._validate(epoch, report)
-        except StopRequested:
-            return False
-        except PosenetError:  # on all ranks
-            self._save_before_failing()
+        except (PosenetError, OSError):  # on all ranks
+            self.save()
+            # The launcher ends all processes when one ends, so no rank may end before rank 0 has written the file.
+            self.runtime.sum_over_ranks(0)
             raise
         report.epoch(epoch, scores)
         kind = "val_loss" if self.coco_validation is None else "AP"
@@ -293,7 +295,6 @@ class Run:
             is_saved = self.save(is_best)
             if is_best and self.runtime.sum_over_ranks(not is_saved) != [0]:  # then best.pth is still that of before
                 progress.best, progress.best_kind = before
-        return True
 
     def _validate(self, epoch: int, report: Report) -> dict[str, Any]:
         """The validation loss, None without validation samples, and every few epochs COCO's scores."""
@@ -309,13 +310,6 @@ class Run:
                 report.call("on_drawing", self.progress.total_steps, f"epoch_{epoch:04d}", drawing)
         return scores
 
-    def _broadcast_batch_norm(self) -> None:
-        """Give all ranks the BatchNorm statistics of rank 0, which its checkpoints contain."""
-        batch_norm = self.train_step.batch_norm
-        statistics = batch_norm.read()
-        self.runtime.broadcast_tensors(statistics)
-        batch_norm.write(statistics)
-
     def save(self, best: bool = False) -> bool:
         """Save everything that a resumed run needs, as step-N.pth and last.pth, and best.pth if it is the ``best``.
 
@@ -324,16 +318,6 @@ class Run:
         if not self.runtime.is_main:
             return True
         return self.folder.save(state_of(self), self.progress.total_steps, best)
-
-    def _save_before_failing(self) -> None:
-        """Save the run before all ranks end with an error of the data. All ranks call this at the same step.
-
-        A run without a step leaves no checkpoint, so that the same command can start it.
-        """
-        if self.progress.total_steps:
-            self.save()
-        # The launcher ends all processes when one ends, so no rank may end before rank 0 has written the file.
-        self.runtime.sum_over_ranks(0)
 
     def _has_done_max_steps(self) -> bool:
         return 0 < self.max_steps <= self.progress.total_steps

@@ -34,8 +34,8 @@ from posenet.training.teacher import Teacher, load_teacher
 class ModelWithLoss(nn.Module):
     """Renders the targets of a uint8 batch and computes the loss of every image, on the device of the batch.
 
-    Only the network runs in the precision ``amp``; targets and loss are float32. ``channels_last`` is the memory layout
-    of the network. In training mode, the maps of a ``teacher`` join the targets.
+    Only the network runs in the precision ``amp``; targets and loss are float32. In training mode, the maps of a
+    ``teacher`` join the targets.
     """
 
     def __init__(
@@ -44,7 +44,6 @@ class ModelWithLoss(nn.Module):
         renderer: TargetRenderer,
         loss: Loss,
         amp: Amp,
-        channels_last: bool,
         teacher: Teacher | None = None,
     ) -> None:
         super().__init__()
@@ -52,20 +51,15 @@ class ModelWithLoss(nn.Module):
         self.renderer = renderer
         self.loss = loss
         self.amp = amp
-        self.channels_last = channels_last
         self.teacher = teacher
-        self._compiled: Callable[..., Tensor] | None = None
-
-    @property
-    def is_compiled(self) -> bool:
-        return self._compiled is not None
+        self.compiled: Callable[..., Tensor] | None = None
 
     def compile(self) -> None:
         """Make ``torch.compile`` compile targets, network and loss in training.
 
         Evaluation would be a second graph, which takes longer to compile than it saves.
         """
-        self._compiled = torch.compile(self._losses)
+        self.compiled = torch.compile(self._losses)
 
     def forward(
         self,
@@ -87,7 +81,7 @@ class ModelWithLoss(nn.Module):
         Returns:
             (N,) float32. ``ConfigError`` if a loss of other code returns something else.
         """
-        losses = self._losses if self._compiled is None or not self.training else self._compiled
+        losses = self._losses if self.compiled is None or not self.training else self.compiled
         return losses(images, joints, person_mask, mask_miss, supervised)
 
     def _losses(
@@ -95,7 +89,7 @@ class ModelWithLoss(nn.Module):
     ) -> Tensor:
         target = self.renderer(joints, person_mask.float() / 255)  # (N, C, H/4, W/4)
         mask = mask_miss[:, None].float() / 255  # (N, 1, H/4, W/4)
-        inputs = images_to_input(images, self.channels_last)
+        inputs = images_to_input(images, self.network.channels_last)
         if self.teacher is not None and self.training:
             target = self.teacher.teach(inputs, target, mask, supervised)
             mask = torch.ones_like(mask)
@@ -120,7 +114,7 @@ def build_model(config: Config, network: PoseNet, device: torch.device) -> Model
     layout = torch.channels_last if mode.channels_last else torch.contiguous_format
     network.to(device=device, memory_format=layout)  # type: ignore[call-overload]
     renderer, loss, teacher = TargetRenderer.from_config(config), make_loss(config), load_teacher(config, device)
-    model = ModelWithLoss(network, renderer, loss, mode.amp, mode.channels_last, teacher)
+    model = ModelWithLoss(network, renderer, loss, mode.amp, teacher)
     if config.parallel.compile:
         model.compile()
     return model

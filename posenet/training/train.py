@@ -104,39 +104,32 @@ def train(
     runtime = runtime or Runtime()
     pairs = [overrides] if isinstance(overrides, str) else list(overrides)
 
-    train_on_stores = functools.partial(
-        _train, warmup=warmup, max_steps=max_steps, callbacks=callbacks, progress=progress, runtime=runtime
-    )
     sources = {"images": images, "val": val, "val_images": val_images}
-    if not are_annotations(config):
-        if prepare or any(value is not None for value in (*sources.values(), experiment)):
-            raise ConfigError(
-                "images, val, val_images, experiment and prepare belong to annotations; give these as first argument"
-            )
-        return train_on_stores(config, pairs, resume)
-    if not isinstance(resume, bool):
-        raise ConfigError("with annotations, a run continues in its folder; leave out --resume PATH")
-
-    def prepare_data() -> tuple[PreparedData, Experiment, list[str]]:
-        """The stores of the annotations, the experiment of a run on them and its overrides."""
+    chosen, data = config, None
+    if are_annotations(config):
         from posenet.training import from_annotations  # a part of the package that may be left out
 
-        data = from_annotations.prepare(config, pairs, experiment=experiment, **sources)
+        def prepare_data() -> tuple[PreparedData, Experiment, list[str]]:
+            """The stores of the annotations, the experiment of a run on them and its overrides."""
+            data = from_annotations.prepare(config, pairs, experiment=experiment, resume=resume, **sources)
+            if prepare:
+                from_annotations.show_labels(data)
+                return data, None, []
+            has_accelerator = select_device(data.settings.train.device).type != "cpu"
+            return data, *from_annotations.choose_experiment(data, pairs, experiment, has_accelerator)
+
+        with runtime.explain_errors():
+            data, chosen, pairs = runtime.broadcast_object(runtime.run_on_main(prepare_data))
         if prepare:
-            from_annotations.show_labels(data)
-            return data, None, []
-        has_accelerator = select_device(data.settings.train.device).type != "cpu"
-        return data, *from_annotations.choose_experiment(data, pairs, experiment, has_accelerator)
-
-    with runtime.explain_errors():
-        data, chosen, pairs = runtime.broadcast_object(runtime.run_on_main(prepare_data))
-    if prepare:
-        return TrainingResult(data.folder, finished=False, epochs=0, steps=0, best={})
-    result = train_on_stores(chosen, pairs, data.is_started)
-    if runtime.is_main and (result.finished or result.stopped_early):
-        from posenet.training.from_annotations import conclude
-
-        conclude(data, progress)
+            return TrainingResult(data.folder, finished=False, epochs=0, steps=0, best={})
+        resume = data.is_started
+    elif prepare or any(value is not None for value in (*sources.values(), experiment)):
+        raise ConfigError(
+            "images, val, val_images, experiment and prepare belong to annotations; give these as first argument"
+        )
+    result = _train(chosen, pairs, resume, warmup, max_steps, callbacks, progress, runtime)
+    if data is not None and runtime.is_main and (result.finished or result.stopped_early):
+        from_annotations.conclude(data, progress)
     return result
 
 
@@ -144,7 +137,6 @@ def _train(
     experiment: Experiment,
     overrides: Sequence[str],
     resume: bool | str | Path,
-    *,
     warmup: bool,
     max_steps: int,
     callbacks: Sequence[TrainingCallback],
@@ -186,7 +178,7 @@ def _train(
         settings = with_settings(settings, "train", **select_training_mode(runtime.device, settings.train)._asdict())
 
         # The parts, and what a checkpoint contains of them.
-        run = Run(settings, runtime, folder, checkpoint is None, max_steps, stop_requested)
+        run = Run(settings, runtime, checkpoint is None, max_steps, stop_requested)
         at_end.callback(run.close)
         own_logs = runtime.run_on_main(lambda: callbacks_of_run(settings.log)) or []
         report = Report(run, [*own_logs, *callbacks] if runtime.is_main else [])

@@ -169,8 +169,11 @@ def test_a_second_process_is_refused_until_the_first_has_ended(tmp_path: Path, m
     assert other_process_can_lock(folder)
 
 
-def test_a_start_waits_for_data_workers_that_end_after_their_trainer(tmp_path: Path) -> None:
+def test_a_start_waits_for_data_workers_that_end_after_their_trainer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     with locked_by_another_process(tmp_path) as pid:
         threading.Timer(0.3, os.kill, (pid, signal.SIGKILL)).start()
         with run_lock(tmp_path):
-            pass
+            assert caplog.messages == [f"another process uses {tmp_path}; waiting up to 15 s for its end"]

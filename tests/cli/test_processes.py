@@ -47,6 +47,7 @@ def no_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ("evaluate --checkpoint a.pth --images images --annotations missing.json", "annotations missing.json"),
         ("evaluate --checkpoint a.pth --images images --annotations a.json --output existing.json", "existing.json ex"),
         ("train-distributed missing.yaml", "missing.yaml does not exist"),
+        ("train-distributed missing.yaml --resume run", "leave out --resume PATH"),
     ],
 )
 def test_the_parent_refuses_wrong_input_before_it_starts_processes(
@@ -79,7 +80,7 @@ def test_processes_of_a_launcher_start_no_others(
 
 def test_processes_that_fail_show_what_they_have_printed_and_why_they_end(tmp_path: Path) -> None:
     def run(rank: int) -> None:
-        sys.stdout = open(tmp_path / f"{rank}.out", "w")
+        sys.stdout = open(tmp_path / "output", "w") if rank else None  # closed
 
         def fail(ranks: Ranks) -> None:
             (tmp_path / f"{rank}.joined").touch()
@@ -90,7 +91,7 @@ def test_processes_that_fail_show_what_they_have_printed_and_why_they_end(tmp_pa
         sys.exit(run_on_ranks(argparse.Namespace(nproc=1, prog="tool"), fail))
 
     assert [wait_for_exit(pid) for pid in fork_ranks(2, run, tmp_path)] == [1, 2]
-    assert [(tmp_path / f"{rank}.out").read_text() for rank in range(2)] == ["half of the work\n"] * 2
+    assert (tmp_path / "output").read_text() == "half of the work\n"
     fault, error = ((tmp_path / f"{rank}.txt").read_text() for rank in range(2))
     assert __file__ in fault and fault.endswith("\nZeroDivisionError\n")
     assert error == "tool: error: rank 1: a.h5 is damaged\n"

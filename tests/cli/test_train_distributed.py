@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import pytest
 
@@ -246,6 +247,7 @@ def test_two_processes_train_from_annotations_that_the_first_one_prepares(tmp_pa
     flags = f"--images {images} -p {tmp_path / 'run'} --device cpu --epochs 1 --set".split()
 
     def run_rank(rank: int) -> None:
+        pytest.MonkeyPatch().setattr("multiprocessing.parent_process", Mock())  # as if started by --nproc
         sys.exit(run_tool("train-distributed", [str(annotations), *flags, *TINY, "inference.height=64"]))
 
     statuses = [wait_for_exit(pid) for pid in fork_ranks(2, run_rank, tmp_path / "log")]

@@ -43,7 +43,7 @@ def test_data_parallel_wraps_modules_and_leaves_batches_on_the_host(monkeypatch:
     assert runtime.to_device(batch) is batch
     with pytest.raises(ConfigError, match="train-distributed --sync-bn"):
         runtime.convert_sync_batch_norm(module)
-    module.is_compiled = True
+    module.compiled = True
     with pytest.raises(ConfigError, match="train-distributed"):
         runtime.wrap(module)
 

@@ -18,7 +18,7 @@ from posenet.devices.sync_batch_norm import GroupBatchNorm2d
 from posenet.model.posenet import PoseNet
 from posenet.settings import load_config
 from posenet.training.bad_steps import BadStepPolicy
-from posenet.training.optimizer import freeze, make_optimizer, set_lr, set_train_mode
+from posenet.training.optimizer import freeze, make_optimizer, set_train_mode
 from posenet.training.step import ModelWithLoss, TrainStep, build_model
 from tests.helpers.accelerators import check_simulation
 from tests.helpers.process_groups import free_port
@@ -59,7 +59,8 @@ def build_small_step(runtime: Runtime, *overrides: str) -> tuple[TrainStep, Mode
     wrapped = runtime.wrap(model)
     set_train_mode(model)
     optimizer = make_optimizer(network, config.optim)
-    set_lr(optimizer, LEARNING_RATE)
+    for group in optimizer.param_groups:
+        group["lr"] = LEARNING_RATE
     scaler = make_grad_scaler(runtime.device, model.amp, config.train.loss_scale)
     return TrainStep(
         wrapped, optimizer, scaler, BadStepPolicy(config.guard), runtime, config.optim.max_grad_norm

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from posenet.devices.parallel import DistributedRuntime
-from posenet.errors import OtherRankError, PosenetError
+from posenet.errors import PosenetError
 from tests.helpers.process_runs import fork_process, wait_for_exit
 
 TIMEOUT_MINUTES = 0.5
@@ -63,7 +63,7 @@ def errors_in_processes(world_size: int, folder: Path, task: Callable[[Any], Any
     def describe(runtime: DistributedRuntime) -> str:
         try:
             task(runtime)
-        except (PosenetError, OtherRankError) as error:
+        except (PosenetError, OSError) as error:
             return f"{type(error).__name__}: {error}"
         return ""
 

@@ -222,7 +222,7 @@ def make_model(teacher: Teacher | None = None) -> ModelWithLoss:
     renderer = TargetRenderer(TargetsConfig(), COCO)
     loss = FocalL2Loss(LossConfig(), COCO)
     network = tiny_network(stacks=1)
-    return ModelWithLoss(network, renderer, loss, "off", channels_last=False, teacher=teacher)
+    return ModelWithLoss(network, renderer, loss, "off", teacher)
 
 
 def random_batch(num_images: int = 2, people: int = 3, supervised: int = 255, seed: int = 0) -> tuple[Tensor, ...]:

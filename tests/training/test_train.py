@@ -89,7 +89,7 @@ def test_a_folder_with_a_run_is_neither_overwritten_nor_mixed_with_another(store
     before = (tmp_path / "two" / "last.pth").read_bytes()
     with pytest.raises(CheckpointError, match="two already contains a run; continue it with --resume"):
         train_tiny(stores, tmp_path / "two")
-    with pytest.raises(CheckpointError, match="two contains another run than .*one.last.pth"):
+    with pytest.raises(CheckpointError, match="two already contains a run"):
         train_tiny(stores, tmp_path / "two", resume=tmp_path / "one")
     assert (tmp_path / "two" / "last.pth").read_bytes() == before
     train_tiny(stores, tmp_path / "three", resume=tmp_path / "one" / "last.pth", max_steps=2)
