@@ -150,29 +150,27 @@ class Run:
         checkpoint could not be written; any other ``PosenetError``, or an ``OSError``, is one of the data, and the run
         has been saved.
         """
-        progress, num_epochs = self.progress, self.config.train.epochs
-        is_complete = True
+        progress = self.progress
         try:
-            while progress.epoch < num_epochs and not self._must_stop_early():
+            while not (self._has_ended() or self._has_done_max_steps()):
                 self._train_one_epoch(report)
                 self._finish_epoch(report)
         except StopRequested:
-            is_complete = False
             self.save()
         self.folder.require_saved()
-        if is_complete:
+        if self._has_ended():
             report.end()
         else:
             report.stopped(self._has_done_max_steps())
-        finished = progress.epoch >= num_epochs
+        finished = progress.epoch >= self.config.train.epochs
         return TrainingResult(
             folder=self.folder.path,
             finished=finished,
             epochs=progress.epoch,
             steps=progress.total_steps,
             best=progress.best_score,
-            stopped=not (is_complete or self._has_done_max_steps()),
-            stopped_early=is_complete and not finished,
+            stopped=not (self._has_ended() or self._has_done_max_steps()),
+            stopped_early=self._has_ended() and not finished,
         )
 
     def _train_one_epoch(self, report: Report) -> None:
@@ -290,7 +288,7 @@ class Run:
         is_best = progress.record_score(kind, scores.get(kind))
         progress.start_next_epoch()
         # Not while steps are bad, as in ``_vote``; but a run that ends is always saved.
-        is_over = progress.epoch >= self.config.train.epochs or self._must_stop_early()
+        is_over = self._has_ended() or self._has_done_max_steps()
         if is_best or is_over or not self.bad_steps.bad_in_a_row:
             is_saved = self.save(is_best)
             if is_best and self.runtime.sum_over_ranks(not is_saved) != [0]:  # then best.pth is still that of before
@@ -322,8 +320,10 @@ class Run:
     def _has_done_max_steps(self) -> bool:
         return 0 < self.max_steps <= self.progress.total_steps
 
-    def _must_stop_early(self) -> bool:
-        return 0 < self.config.train.patience <= self.progress.stale
+    def _has_ended(self) -> bool:
+        """Whether all epochs are done, or the scores have not become better for ``train.patience`` epochs."""
+        train, progress = self.config.train, self.progress
+        return progress.epoch >= train.epochs or 0 < train.patience <= progress.stale
 
 
 def _make_network(config: Config, runtime: Runtime, is_new: bool) -> PoseNet:
