@@ -133,7 +133,7 @@ def _compare_sides(file: AnnotationFile) -> None:
         rows = np.flatnonzero(is_member & people.is_labelled_person)
         joints = people.keypoints[rows, : len(names)]
         category = next(category for category in file.categories.parsed if category.keypoints == names)
-        pairs, unpaired = find_twins(names, category.flip_idx, category.name)
+        pairs, unpaired = find_twins(category)
         if skeleton is not None:
             spelled = dict(zip(skeleton.file_keypoints, names))
             pairs = tuple((spelled[a], spelled[b]) for a, b in skeleton.left_right if a in spelled and b in spelled)
