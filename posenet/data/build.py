@@ -28,6 +28,7 @@ from posenet.annotations.people import (
     scale_people,
     select_main_persons,
 )
+from posenet.annotations.reader import canonical_id
 from posenet.data.store import (
     JPEG_QUALITY,
     NO_PERSON,
@@ -55,8 +56,6 @@ from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import COCO, Skeleton, load_skeleton
 from posenet.threads import map_in_threads, usable_cores
 
-MAX_ID_DIGITS = 18
-"""Most digits of a file name that is an image id: all such numbers have 64 bits."""
 MAX_UNREADABLE = 0.05
 """Default share of unreadable images above which a build fails."""
 
@@ -209,8 +208,7 @@ def _list_unlabelled(folder: Path, background: bool, skeleton: Skeleton) -> Coco
     numbered from 1 in the order of their names.
     """
     names = [path.relative_to(folder) for path in find_images([folder])]
-    stems = [name.stem for name in names]
-    ids = [int(stem) for stem in stems if stem.isascii() and stem.isdecimal() and len(stem) <= MAX_ID_DIGITS]
+    ids = [number for name in names if isinstance(number := canonical_id(name.stem), int)]
     if len(set(ids)) < len(names):
         ids = list(range(1, len(names) + 1))
     images = [CocoImage(number, str(name), height=0, width=0) for number, name in zip(ids, names)]
