@@ -268,8 +268,9 @@ def _read(source: _Source, skeleton: Skeleton | None, exif_frame: ExifFrame, war
     for adjustment in file.adjustments.sorted():
         level = {"contradiction": logging.ERROR, "derived": logging.INFO}.get(adjustment.kind, logging.WARNING)
         _log.log(level, "%s", adjustment)
+        if level == logging.WARNING:
+            warnings.append(f"{source.split}: {adjustment}")
     file.adjustments.refuse(source.path)
-    warnings += [f"{source.split}: {line}" for line in file.adjustments.report_lines()]
     _log.info("Read %s: %s", source.path.name, describe_counts(file.document))
     return file
 
