@@ -10,7 +10,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +61,6 @@ class People:
         """(P,) bool: a single person with at least one labelled keypoint."""
         return np.asarray((self.num_labelled > 0) & ~self.is_crowd)
 
-    def select(self, rows: slice) -> People:
-        """The people in some rows."""
-        return People(*(getattr(self, column.name)[rows] for column in fields(self)))
-
 
 @dataclass(frozen=True)
 class CocoDataset:
@@ -93,33 +89,32 @@ def read_dataset(
 
 
 def people_of(file: AnnotationFile, skeleton: Skeleton) -> CocoDataset:
-    """The people of a file in the normal form; ``DataError`` if it contradicts itself.
+    """The people of a file in the normal form, which was read with the skeleton or has its keypoints alone.
 
-    Annotations of categories with other keypoints than the skeleton's are left out. A person without ``keypoints`` has
-    no labelled ones.
+    A person without ``keypoints`` has no labelled ones. ``DataError`` if the file contradicts itself.
     """
     file.adjustments.refuse(file.path)
     columns = file.columns
-    names = skeleton.file_names
-    has_keypoints = np.array([category.keypoints == names for category in file.categories.parsed] or [False], bool)
-    rows = np.flatnonzero(columns.is_used & has_keypoints[columns.category_rows])
-    image_rows = columns.image_rows[rows]
-    rows = rows[np.argsort(image_rows, kind="stable")]
+    rows = np.flatnonzero(columns.is_used)
+    rows = rows[np.argsort(columns.image_rows[rows], kind="stable")]
     people = People(
         ids=columns.ids[rows],
         # With derived keypoints, such as COCO's neck.
-        keypoints=skeleton.to_network_order(columns.keypoints[rows, : len(names)]),
+        keypoints=skeleton.to_network_order(columns.keypoints[rows]),
         num_labelled=columns.num_labelled[rows],
         boxes=columns.boxes[rows].astype(np.float32),
         areas=columns.areas[rows].astype(np.float32),
         is_crowd=columns.is_crowd[rows],
         outlines=[columns.outlines[row] for row in rows.tolist()],
     )
-    ends = np.bincount(image_rows, minlength=len(file.images)).cumsum().tolist()
+    ends = np.bincount(columns.image_rows[rows], minlength=len(file.images)).cumsum().tolist()
     slices = map(slice, [0, *ends], ends)
     is_empty = np.bincount(columns.image_rows, minlength=len(file.images)) == 0
     background = frozenset(file.images[row].id for row in np.flatnonzero(is_empty).tolist())
-    people_by_id = {image.id: people.select(part) for image, part in zip(file.images, slices)}
+    people_by_id = {
+        image.id: People(**{name: column[part] for name, column in vars(people).items()})
+        for image, part in zip(file.images, slices)
+    }
     return CocoDataset(file.path, skeleton, file.images, people_by_id, background, file.adjustments)
 
 
@@ -135,11 +130,6 @@ class Split:
     category: int  # id
     people: list[dict[str, Any]]  # COCO annotations; empty for a test set
     categories: frozenset[int]  # ids of all categories with the skeleton's keypoints
-
-    @property
-    def annotated(self) -> bool:
-        """Whether there are people to compare predictions with."""
-        return bool(self.people)
 
 
 def read_split(
