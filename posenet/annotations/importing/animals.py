@@ -91,23 +91,17 @@ def _read_row(columns: Sequence[tuple[str, str, str]], cells: Sequence[str]) -> 
     return [Object(CATEGORY, points) for points in objects.values()]
 
 
-def require_sleap_io() -> Any:
-    """The module ``sleap_io``; ``ConfigError`` if it is not installed."""
-    try:
-        import sleap_io
-    except ImportError as error:
-        raise ConfigError("sleap-io is not installed; pip install 'simplepose[sleap]'") from error
-    return sleap_io
-
-
 def import_sleap(source: Source) -> ImportedAnnotations:
     """Read the labels of SLEAP (.slp), NWB (.nwb), JABS (.h5), LEAP (.mat) or AlphaTracker (.json).
 
     Labels that were made or corrected by hand are read, predictions are left out. Their frames are written to images,
     unless they are images already.
     """
+    try:
+        import sleap_io
+    except ImportError as error:
+        raise ConfigError("sleap-io is not installed; pip install 'simplepose[sleap]'") from error
     path = source.path
-    sleap_io = require_sleap_io()
     with readable(path, Exception):
         labels = sleap_io.load_file(str(path), open_videos=False)
         skeleton = labels.skeletons[0]
@@ -129,8 +123,10 @@ def import_sleap(source: Source) -> ImportedAnnotations:
             objects_of[image] = [Object(category, _points(instance)) for instance in own[index].user_instances]
     if not objects_of:
         raise DataError(f"no image and no video of {path} is in {files.folder}; name their folder with --images DIR")
-    names, twins = skeleton.node_names, list(map(tuple, skeleton.symmetry_names))
-    return to_coco(objects_of, names, source, edges=skeleton.edge_names, twins=twins)
+    names, twins = skeleton.node_names, [tuple(pair) for pair in skeleton.symmetry_names]
+    twin_of = dict(twins) | {b: a for a, b in twins}
+    flip_idx = [names.index(twin_of.get(name, name)) for name in names] if twins else None
+    return to_coco(objects_of, names, source, edges=skeleton.edge_names, flip_idx=flip_idx)
 
 
 def _points(instance: Any) -> dict[str, tuple[float, float, int]]:
