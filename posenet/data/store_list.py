@@ -76,8 +76,6 @@ class StoreList:
 
     def read_record(self, index: int) -> Record:
         """As ``Store.read_record``, with the joints of the network's skeleton."""
-        if index < 0:
-            raise IndexError(f"image {index} of {self.num_images}")
         number = bisect_right(self._first_images, index) - 1
         store, mapping = self.sets[number].store, self.sets[number].mapping
         record = store.read_record(index - self._first_images[number])
