@@ -10,7 +10,7 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -122,11 +122,9 @@ class AnnotationColumns:
 
     def select(self, is_kept: Mask) -> AnnotationColumns:
         """Some of the rows."""
-        rows = np.flatnonzero(is_kept).tolist()
         columns: dict[str, Any] = {}
-        for item in fields(self):
-            column = getattr(self, item.name)
-            columns[item.name] = [column[row] for row in rows] if isinstance(column, list) else column[rows]
+        for name, column in vars(self).items():
+            columns[name] = [*itertools.compress(column, is_kept)] if isinstance(column, list) else column[is_kept]
         return AnnotationColumns(**columns)
 
 

@@ -55,8 +55,6 @@ WARNINGS_FILE = "warnings.txt"
 """What was left out of the stores, and what may be wrong with their annotations, one line each."""
 CHECKSUM_FILE = "checksum.txt"
 """File with the checksum of the data from which the stores beside it are built; it is written last."""
-EVALUATE_EVERY = 5
-"""Epochs between two APs where the experiment computes none: the best checkpoint and the drawings come from them."""
 FEW_IMAGES = 20  # an AP of fewer images depends on chance more than on the network
 
 PLAIN_NAME = re.compile(
@@ -160,8 +158,9 @@ def prepare(
         "data.val_annotations": files / "val.json",
         "model.skeleton": skeleton,
     }
+    # The best checkpoint and the drawings come from the epochs with an AP.
     if not settings.train.evaluate_every and "train.evaluate_every" not in given:
-        values["train.evaluate_every"] = EVALUATE_EVERY
+        values["train.evaluate_every"] = 5
     # A text in JSON is one in TOML, too.
     pairs = tuple(f"{key}={json.dumps(value, ensure_ascii=False, default=str)}" for key, value in values.items())
     return PreparedData(folder, pairs, sources[-1].images, files / "val.json", settings, Path(skeleton), warnings)
