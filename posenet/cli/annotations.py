@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from posenet.annotations.coco import describe_counts, list_image_files
+from posenet.annotations.coco import list_image_files
 from posenet.annotations.find_annotations import find_annotations
 from posenet.annotations.reader import read_annotation_file
 from posenet.cli.main import print_message
@@ -111,7 +111,7 @@ def _check(args: argparse.Namespace) -> None:
         print_message(f"{args.source}: {text}")
     if args.output is not None:
         write_atomically(args.output, json.dumps(file.document).encode())
-        print_message(f"wrote {args.output}: {describe_counts(file.document)}")
+        print_message(f"wrote {args.output}: {file.describe()}")
 
 
 def _import(args: argparse.Namespace) -> None:
@@ -132,7 +132,7 @@ def _import(args: argparse.Namespace) -> None:
     check_outputs([output], [*images, *map(label_path, images)], overwrite=args.overwrite)
     write_atomically(output, json.dumps(file.document).encode())
     messages = message_stream(output)
-    for line in (describe_counts(file.document), *notes, *file.adjustments.sorted()):
+    for line in (file.describe(), *notes, *file.adjustments.sorted()):
         print_message(line, file=messages)
     if not is_standard_output(output):
         print_message(f"wrote {output}; its images are in {folder}")

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from posenet.annotations.adjustments import MAX_LINE
-from posenet.annotations.coco import AnnotationFile, describe_counts, read_document
+from posenet.annotations.coco import AnnotationFile, read_document
 from posenet.annotations.find_annotations import find_annotations, is_yolo
 from posenet.annotations.image_files import groups_of_copies
 from posenet.annotations.people import people_of, select_main_persons
@@ -272,7 +272,7 @@ def _read(source: _Source, skeleton: Skeleton | None, exif_frame: ExifFrame, war
         if level == logging.WARNING:
             warnings.append(f"{source.split}: {adjustment}")
     file.adjustments.refuse(source.path)
-    _log.info("Read %s: %s", source.path.name, describe_counts(file.document))
+    _log.info("Read %s: %s", source.path.name, file.describe())
     return file
 
 

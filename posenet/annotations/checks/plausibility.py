@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from posenet.annotations.adjustments import are_few
-from posenet.annotations.coco import AnnotationFile, Names
+from posenet.annotations.coco import AnnotationFile
 from posenet.annotations.outlines import EDGE_MARGIN, boxes_around, distances_from_boxes
 from posenet.annotations.twins import find_twins
 from posenet.skeleton.known_names import Pair, pair_left_right
@@ -147,7 +147,7 @@ def _compare_sides(file: AnnotationFile) -> None:
             file.adjustments.add("warning", code, places)
 
 
-def _find_swapped(names: Names, pairs: Sequence[Pair], joints: np.ndarray) -> list[tuple[int, Pair]]:
+def _find_swapped(names: Sequence[str], pairs: Sequence[Pair], joints: np.ndarray) -> list[tuple[int, Pair]]:
     """The few of (P, K, 3) annotations, with the pair, in which a pair agrees or disagrees with all others, unlike in
     nearly all annotations.
 
