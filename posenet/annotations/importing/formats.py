@@ -22,8 +22,6 @@ from posenet.annotations.importing.yolo_pose import import_yolo_pose
 from posenet.errors import DataError
 from posenet.files import read_input
 
-HDF5 = b"\x89HDF\r\n\x1a\n"
-"""How files of SLEAP, NWB and JABS begin."""
 LABELME = "shapes imagePath"
 """What files of Labelme have."""
 MAX_BYTES_OF_AN_IMAGE = 2**26
@@ -138,7 +136,7 @@ def open_set_of_files(folder: Path) -> Source | None:
 def _open_file(path: Path) -> Source:
     data = read_input(path, 512).removeprefix(b"\xef\xbb\xbf").lstrip()
     suffix = path.suffix.lower()
-    if data.startswith(HDF5):
+    if data.startswith(b"\x89HDF\r\n\x1a\n"):  # as files of SLEAP, NWB and JABS
         # DeepLabCut writes its labels as .csv, too.
         is_copy = path.stem.startswith("CollectedData_")
         return _open_file(path.with_suffix(".csv")) if is_copy else Source(path, "hdf5")
