@@ -98,7 +98,7 @@ def import_sleap(source: Source) -> ImportedAnnotations:
     except ImportError as error:
         raise ConfigError("sleap-io is not installed; pip install 'simplepose[sleap]'") from error
     path = source.path
-    with readable(path, Exception):
+    with readable(path):
         labels = sleap_io.load_file(str(path), open_videos=False)
         skeleton = labels.skeletons[0]
         labelled = [frame for frame in labels.labeled_frames if frame.user_instances]
@@ -183,7 +183,7 @@ def _read_in_order(path: Path, numbers: Sequence[int]) -> Iterator[tuple[int, np
 
 def _read_embedded(video: Any, frames: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
     for frame in frames:
-        with readable(f"frame {frame} in {video.filename}", Exception):
+        with readable(f"frame {frame} in {video.filename}"):
             video.open()
             image = video[frame]
         is_coloured = image.shape[-1] == 3

@@ -143,7 +143,7 @@ def _open_file(path: Path) -> Source:
     if data.startswith(b"MATLAB") or suffix == ".mat":
         from scipy.io import loadmat  # takes a quarter of a second
 
-        with readable(path, Exception), contextlib.suppress(NotImplementedError):
+        with readable(path), contextlib.suppress(NotImplementedError):
             return Source(path, "mat", dict(loadmat(path, simplify_cells=True)))
         return Source(path, "hdf5")  # as files of Matlab 7.3 are
     if data.startswith((b"scorer,", b"scorer;", b"scorer\t")):

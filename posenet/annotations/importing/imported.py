@@ -69,23 +69,19 @@ class ImportedAnnotations(NamedTuple):
     notes: tuple[str, ...]  # what was left out, and other remarks: one line each
 
 
-CONTENT_ERRORS = (LookupError, TypeError, ValueError, AttributeError, OverflowError, SyntaxError)
-"""Errors of content that is not as it should be; that of XML is a ``SyntaxError``."""
-
-
 @contextlib.contextmanager
-def readable(path: object, errors: type[Exception] | tuple[type[Exception], ...] = CONTENT_ERRORS) -> Iterator[None]:
-    """Turn errors into a ``DataError`` that names the file. Libraries raise ``Exception`` of many kinds."""
+def readable(path: object) -> Iterator[None]:
+    """Turn errors into a ``DataError`` that names the file: libraries raise many kinds for damaged content."""
     try:
         yield
-    except PosenetError:
+    except (PosenetError, MemoryError):
         raise
-    except errors as error:
+    except Exception as error:
+        if isinstance(error, OSError) and error.strerror:
+            reason = f"{error.filename or path}: {error.strerror}"
+            raise DataError(f"cannot use {reason}; check the path, the permissions and the disk") from error
         reason = to_single_line(f"{type(error).__name__}: {error}")
         raise DataError(f"{path} cannot be read ({reason}); it may be damaged: export it again") from error
-    except OSError as error:
-        reason = f"{error.filename or path}: {error.strerror or error}"
-        raise DataError(f"cannot use {reason}; check the path, the permissions and the disk") from error
 
 
 def to_coco(

@@ -81,7 +81,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         import yaml
     except ImportError as error:
         raise ConfigError("PyYAML is not installed; pip install 'simplepose[yolo]'") from error
-    with readable(path, Exception):
+    with readable(path):
         content = yaml.safe_load(read_input(path).decode("utf-8-sig"))
     if not isinstance(content, dict):
         raise DataError(f"{path} is not a data.yaml; give that of a YOLO-pose data set")
