@@ -6,7 +6,7 @@ import hashlib
 import zlib
 from bisect import bisect_right
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
@@ -30,7 +30,7 @@ class DataSet(NamedTuple):
     mapping: KeypointMapping | None = None  # from the store's skeleton to the network's; None if they are the same
 
 
-class StoreList:
+class StoreList(AbstractContextManager["StoreList"]):
     """One or several stores read as one: the records of the first, then those of the second, and so on.
 
     If one does not supervise all output channels, every record has the channels that its set supervises.
@@ -94,9 +94,6 @@ class StoreList:
         supervised = self._pairs[:, 0].max(axis=0).tolist()  # (C,)
         names = ["-".join(part) for part in self.skeleton.parts] + list(self.skeleton.keypoints)
         return [name for name, is_supervised in zip(names, supervised) if not is_supervised]
-
-    def __enter__(self) -> StoreList:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
