@@ -157,7 +157,3 @@ class Adjustments(list[Adjustment]):
             others = f"; and {len(found) - 1} more" if len(found) > 1 else ""
             text = str(found[0]).removeprefix("contradiction: ")
             raise DataError(f"{path}: {text}{others} (posenet annotations lint lists all)")
-
-    def report_lines(self) -> list[str]:
-        """The warnings and what was left out, in short, for the end of a run beside its score."""
-        return [str(adjustment) for adjustment in self.sorted() if adjustment.kind in ("warning", "left out")]

@@ -9,8 +9,8 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,8 +28,6 @@ Entry = dict[str, Any]
 """One image, annotation or category as in the file."""
 Mask = Any
 """(rows,) bool array. NumPy's operators do not keep a more exact type."""
-Names = tuple[str, ...]
-"""The names of the keypoints of a category, in the order of the annotations."""
 
 SECTIONS = ("images", "annotations", "categories")
 COCO_CATEGORY: dict[str, Any] = {
@@ -62,10 +60,10 @@ class CocoImage:
 
 
 class Category(NamedTuple):
-    """One entry of ``categories``; ``keypoints`` is empty if it has none."""
+    """One entry of ``categories``; ``keypoints`` are in the order of the annotations, and empty if it has none."""
 
     name: str
-    keypoints: Names
+    keypoints: tuple[str, ...]
     edges: tuple[tuple[int, int], ...] = ()  # pairs of numbers of keypoints, from 0
     flip_idx: Any = None  # as in YOLO-pose, not checked: for every keypoint the number, from 0, of its twin or its own
 
@@ -122,11 +120,9 @@ class AnnotationColumns:
 
     def select(self, is_kept: Mask) -> AnnotationColumns:
         """Some of the rows."""
-        rows = np.flatnonzero(is_kept).tolist()
         columns: dict[str, Any] = {}
-        for item in fields(self):
-            column = getattr(self, item.name)
-            columns[item.name] = [column[row] for row in rows] if isinstance(column, list) else column[rows]
+        for name, column in vars(self).items():
+            columns[name] = [*itertools.compress(column, is_kept)] if isinstance(column, list) else column[is_kept]
         return AnnotationColumns(**columns)
 
 
@@ -157,12 +153,18 @@ class AnnotationFile:
         entries = list(itertools.compress(self.image_entries, is_kept))
         return replace(self, images=images, image_entries=entries, columns=columns)
 
-    def groups_of_names(self) -> dict[Names, Mask]:
+    def groups_of_names(self) -> dict[tuple[str, ...], Mask]:
         """For every list of keypoint names of the used categories: the (A,) bool of the annotations that have it."""
         names = [category.keypoints for category in self.categories.parsed]
         used = dict.fromkeys(names[row] for row in np.flatnonzero(self.categories.is_used).tolist())
         rows = self.columns.category_rows
         return {group: np.array([other == group for other in names], bool)[rows] for group in used}
+
+    def describe(self) -> str:
+        """How many images, and objects of which categories: "3 images, 5 x bird"."""
+        counts = Counter(self.categories.parsed[row].name for row in self.columns.category_rows.tolist())
+        objects = [f"{count} {noun_of(count, name)}" for name, count in counts.items()]
+        return ", ".join([pluralize(len(self.images), "image"), *objects])
 
     @property
     def document(self) -> dict[str, Any]:
@@ -208,14 +210,6 @@ def read_document(path: str | Path) -> Any:
         raise DataError(f"cannot read annotations {path}: {error.strerror or error}; correct the path") from error
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not valid JSON ({error}); {OTHER_FORMATS}") from error
-
-
-def describe_counts(document: Mapping[str, list[Entry]]) -> str:
-    """How many images, and objects of which categories, the content of a COCO file has: "3 images, 5 x bird"."""
-    names = {entry["id"]: str(entry.get("name", "object")) for entry in document["categories"]}
-    counts = Counter(names[entry["category_id"]] for entry in document["annotations"])
-    objects = [f"{count} {noun_of(count, name)}" for name, count in counts.items()]
-    return ", ".join([pluralize(len(document["images"]), "image"), *objects])
 
 
 def select_sections(document: Any, path: str | Path, required: Collection[str] = ()) -> dict[str, list[Entry]]:

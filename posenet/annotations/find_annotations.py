@@ -14,8 +14,6 @@ from posenet.settings.reading import experiment_names
 YAML_SUFFIXES = (".yaml", ".yml")
 DATA_SUFFIXES = (*YAML_SUFFIXES, ".json", ".xml", ".csv", ".mat", ".slp", ".nwb")
 """What annotations are called; experiments end in .toml, and stores in .h5."""
-SHOWN_FILES = 5
-"""Number of file names in a message."""
 SPLIT_FOLDERS = ("train", "valid", "val")
 """Folders that an export may give each split, with its annotations and images."""
 
@@ -81,7 +79,7 @@ def _search_folder(folder: Path) -> tuple[Path, Path | None]:
     for found in (tables, [*tables, *texts], others):
         if len(found) == 1:
             return found[0], None
-    commands = [command_line("train", path) for path in ([*tables, *texts] or others)[:SHOWN_FILES]]
+    commands = [command_line("train", path) for path in ([*tables, *texts] or others)[:5]]
     such = f"several files of annotations; give one of them: {', or '.join(commands)}"
     raise DataError(f"{folder} has {such if commands else 'no file of annotations; give the file itself'}")
 

@@ -7,20 +7,14 @@ import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PureWindowsPath
-from typing import TypeVar
 
 from posenet.errors import DataError
 from posenet.files import sha256_of
 from posenet.images import IMAGE_SUFFIXES
 from posenet.progress_bar import progress_bar
 from posenet.threads import map_in_threads, usable_cores
-
-Key = TypeVar("Key", bound=Hashable)
-
-FOLDERS_OF_LABELS = frozenset("annot annotations labels".split())
-"""Folders that are beside those of the images."""
 
 
 class ImageFiles:
@@ -75,7 +69,7 @@ def find_images_near(path: Path, images: str | Path | None, names: Sequence[str]
     """
     folder = path if path.is_dir() else path.parent
     near = (folder.absolute(), folder.absolute().parent)
-    outer = [place.parent for place in near if place.name.lower() in FOLDERS_OF_LABELS][:1]
+    outer = [place.parent for place in near if place.name.lower() in ("annot", "annotations", "labels")][:1]
     places = [ImageFiles(Path(place)) for place in ([folder, *outer] if images is None else [images])]
     for files in places:
         if found := files.find_all(dict.fromkeys(names)):
@@ -87,8 +81,8 @@ def find_images_near(path: Path, images: str | Path | None, names: Sequence[str]
     )
 
 
-def groups_of_copies(paths: Mapping[Key, Path]) -> list[list[Key]]:
-    """The keys of files, those of files with the same bytes together. Only files of the same size are read.
+def groups_of_copies(paths: Mapping[int, Path]) -> list[list[int]]:
+    """The numbers of files, those of files with the same bytes together. Only files of the same size are read.
 
     ``DataError`` if a file cannot be read.
     """
@@ -103,7 +97,7 @@ def groups_of_copies(paths: Mapping[Key, Path]) -> list[list[Key]]:
         raise DataError(
             f"cannot read {error.filename}: {error.strerror}; posenet annotations fix leaves out such images"
         ) from error
-    groups: dict[object, list[Key]] = {}
+    groups: dict[str | int, list[int]] = {}
     for key in paths:
         groups.setdefault(digest_of.get(key, key), []).append(key)
     return list(groups.values())

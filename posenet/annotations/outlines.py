@@ -55,12 +55,16 @@ def parse_outline(outline: Any, height: int, width: int) -> tuple[Outline, bool]
     counts = outline.get("counts")
     try:
         if isinstance(counts, str):
-            return validate_run_lengths(parse_coco_text(counts.encode()), height * width), False
-        if isinstance(counts, list) and set(map(type, counts)) <= {int}:
-            return validate_run_lengths(np.array(counts, np.int64), height * width), False
+            runs = parse_coco_text(counts.encode())
+        elif isinstance(counts, list) and set(map(type, counts)) <= {int}:
+            runs = np.array(counts, np.int64)
+        else:
+            return None, True
     except (ValueError, OverflowError):
-        pass
-    return None, True
+        return None, True
+    size = height * width
+    fills_image = len(runs) > 0 and runs.min() >= 0 and runs.max() <= size and runs.sum() == size
+    return (runs, False) if fills_image else (None, True)
 
 
 def _is_polygon(polygon: Any) -> bool:
@@ -82,8 +86,6 @@ def encode_mask(mask: np.ndarray) -> np.ndarray:
     flat = mask.ravel(order="F")
     ends = np.append(np.flatnonzero(flat[1:] != flat[:-1]) + 1, len(flat))
     runs = np.diff(ends, prepend=[0, 0] if flat[0] else [0])
-    if runs.max() <= MAX_STORED_RUN:
-        return runs.astype("<u2")
     full = runs // MAX_STORED_RUN  # the number of times that each run contains 65535
     stored = np.zeros(len(runs) + 2 * full.sum(), "<u2")
     ends = np.arange(len(runs)) + 2 * full.cumsum()
@@ -109,13 +111,6 @@ def parse_coco_text(text: bytes) -> np.ndarray:
     if shift or not runs:
         raise ValueError("damaged run lengths")
     return np.array(runs, np.int64)
-
-
-def validate_run_lengths(runs: np.ndarray, num_pixels: int) -> np.ndarray:
-    """Return ``runs`` unchanged; ``ValueError`` unless they cover exactly ``num_pixels`` pixels."""
-    if not len(runs) or runs.min() < 0 or runs.max() > num_pixels or runs.sum() != num_pixels:
-        raise ValueError("run lengths that do not fill the image")
-    return runs
 
 
 def decode_columns(runs: np.ndarray, height: int, width: int, value: int = 1) -> np.ndarray:

@@ -8,9 +8,8 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +60,6 @@ class People:
         """(P,) bool: a single person with at least one labelled keypoint."""
         return np.asarray((self.num_labelled > 0) & ~self.is_crowd)
 
-    def select(self, rows: slice) -> People:
-        """The people in some rows."""
-        return People(*(getattr(self, column.name)[rows] for column in fields(self)))
-
 
 @dataclass(frozen=True)
 class CocoDataset:
@@ -93,33 +88,32 @@ def read_dataset(
 
 
 def people_of(file: AnnotationFile, skeleton: Skeleton) -> CocoDataset:
-    """The people of a file in the normal form; ``DataError`` if it contradicts itself.
+    """The people of a file in the normal form, which was read with the skeleton or has its keypoints alone.
 
-    Annotations of categories with other keypoints than the skeleton's are left out. A person without ``keypoints`` has
-    no labelled ones.
+    A person without ``keypoints`` has no labelled ones. ``DataError`` if the file contradicts itself.
     """
     file.adjustments.refuse(file.path)
     columns = file.columns
-    names = skeleton.file_names
-    has_keypoints = np.array([category.keypoints == names for category in file.categories.parsed] or [False], bool)
-    rows = np.flatnonzero(columns.is_used & has_keypoints[columns.category_rows])
-    image_rows = columns.image_rows[rows]
-    rows = rows[np.argsort(image_rows, kind="stable")]
+    rows = np.flatnonzero(columns.is_used)
+    rows = rows[np.argsort(columns.image_rows[rows], kind="stable")]
     people = People(
         ids=columns.ids[rows],
         # With derived keypoints, such as COCO's neck.
-        keypoints=skeleton.to_network_order(columns.keypoints[rows, : len(names)]),
+        keypoints=skeleton.to_network_order(columns.keypoints[rows]),
         num_labelled=columns.num_labelled[rows],
         boxes=columns.boxes[rows].astype(np.float32),
         areas=columns.areas[rows].astype(np.float32),
         is_crowd=columns.is_crowd[rows],
         outlines=[columns.outlines[row] for row in rows.tolist()],
     )
-    ends = np.bincount(image_rows, minlength=len(file.images)).cumsum().tolist()
+    ends = np.bincount(columns.image_rows[rows], minlength=len(file.images)).cumsum().tolist()
     slices = map(slice, [0, *ends], ends)
     is_empty = np.bincount(columns.image_rows, minlength=len(file.images)) == 0
     background = frozenset(file.images[row].id for row in np.flatnonzero(is_empty).tolist())
-    people_by_id = {image.id: people.select(part) for image, part in zip(file.images, slices)}
+    people_by_id = {
+        image.id: People(**{name: column[part] for name, column in vars(people).items()})
+        for image, part in zip(file.images, slices)
+    }
     return CocoDataset(file.path, skeleton, file.images, people_by_id, background, file.adjustments)
 
 
@@ -135,11 +129,6 @@ class Split:
     category: int  # id
     people: list[dict[str, Any]]  # COCO annotations; empty for a test set
     categories: frozenset[int]  # ids of all categories with the skeleton's keypoints
-
-    @property
-    def annotated(self) -> bool:
-        """Whether there are people to compare predictions with."""
-        return bool(self.people)
 
 
 def read_split(
@@ -168,11 +157,9 @@ def read_split(
         image_of_id = {image.id: image for image in images}
         if unknown := wanted.keys() - image_of_id.keys():
             raise DataError(f"{path} has no image {min(unknown)}; correct the ids")
-        if not wanted:
-            raise DataError("no image ids are given; give some, or none for all images")
         images = [image_of_id[image_id] for image_id in wanted]
     if not images:
-        raise DataError(f"{path} lists no images; give a file with images and annotations")
+        raise DataError(f"{path} lists no images, or no image ids are given; give a file with images, and some ids")
     ids, columns = file.categories.ids, file.columns
     used = np.flatnonzero(file.categories.is_used).tolist() or list(range(len(ids)))
     if not used:
@@ -216,10 +203,6 @@ def scale_people(people: People, size: tuple[int, int], new_size: tuple[int, int
     )
 
 
-def _are_large(people: People) -> np.ndarray:
-    return np.asarray((people.areas >= MIN_AREA) & (people.boxes[:, 2:] >= 1).all(axis=1))
-
-
 def select_main_persons(people: People, min_labelled: int = COCO.min_labelled_keypoints) -> list[int]:
     """Select one image's main persons, on each of whom a training sample is centred; return their rows in order.
 
@@ -231,7 +214,8 @@ def select_main_persons(people: People, min_labelled: int = COCO.min_labelled_ke
     - has a box centre farther from that of *every earlier* main person than 0.3 times the longer side of the earlier
       box. "Earlier" means file order, so that the selection depends only on the file.
     """
-    candidates = np.flatnonzero(~people.is_crowd & (people.num_labelled >= min_labelled) & _are_large(people))
+    is_large = (people.areas >= MIN_AREA) & (people.boxes[:, 2:] >= 1).all(axis=1)
+    candidates = np.flatnonzero(~people.is_crowd & (people.num_labelled >= min_labelled) & is_large)
     centres = (people.boxes[:, :2] + people.boxes[:, 2:] / 2).tolist()
     distances = [MIN_DISTANCE * longer_side for longer_side in people.boxes[:, 2:].max(axis=1).tolist()]
     selected: list[int] = []
@@ -239,28 +223,6 @@ def select_main_persons(people: People, min_labelled: int = COCO.min_labelled_ke
         if all(math.dist(centres[earlier], centres[row]) > distances[earlier] for earlier in selected):
             selected.append(row)
     return selected
-
-
-def count_others(people: People, min_labelled: int = COCO.min_labelled_keypoints) -> Counter[str]:
-    """How many people of one image no sample is centred on, by reason; crowds are not counted."""
-    reasons = {
-        "without labelled keypoints": people.num_labelled == 0,
-        f"with fewer than {min_labelled} labelled keypoints": people.num_labelled < min_labelled,
-        "smaller than 8 x 8 pixels": ~_are_large(people),
-        "too close to another one": np.ones(len(people), bool),
-    }
-    is_open = ~people.is_crowd
-    is_open[select_main_persons(people, min_labelled)] = False
-    counts: Counter[str] = Counter()
-    for reason, has_it in reasons.items():
-        counts[reason] = int((is_open & has_it).sum())
-        is_open &= ~has_it
-    return +counts
-
-
-def describe_others(counts: Counter[str]) -> str:
-    """The counts of ``count_others`` in a few words: "3 smaller than 8 x 8 pixels, 1 too close to another one"."""
-    return ", ".join(f"{count} {reason}" for reason, count in counts.items())
 
 
 def person_masks(people: People, height: int, width: int) -> tuple[np.ndarray, np.ndarray]:

@@ -67,8 +67,8 @@ UNLISTED = -1
 """Row of an image or category that is not listed."""
 MIRRORING = (2, 4, 5, 7)
 """EXIF orientations that mirror: what is annotated as left in the stored pixels is right in the displayed image."""
-QUARTER_TURNS = (5, 6, 7, 8)
-"""EXIF orientations that swap height and width."""
+QUARTER_TURN = 5
+"""This EXIF orientation and those above it swap height and width."""
 IGNORED_REGIONS = ("ignore_regions_x", "ignore_regions_y")
 """PoseTrack18's polygons of an image in which people are not annotated."""
 NO_CROWD = ("none", "", "0", "0.0", "false")
@@ -369,9 +369,8 @@ def _compare_frames(images: _Images, columns: AnnotationColumns, adjustments: Ad
     """Contradict sizes of the stored pixels if the keypoints in an image are far outside these, and not outside the
     displayed image. Label Studio exports such files in COCO's format."""
     sizes = images.sizes[columns.image_rows]
-    is_open = np.isin(images.turns[columns.image_rows], QUARTER_TURNS)
-    is_labelled = columns.keypoints[..., 2] > 0
-    ends = columns.keypoints[..., :2].max(axis=1, where=is_labelled[..., None], initial=0)
+    is_open = images.turns[columns.image_rows] >= QUARTER_TURN
+    ends = columns.keypoints[..., :2].max(axis=1, where=columns.is_labelled[..., None], initial=0)
     margins = FAR_OUTSIDE * sizes.max(axis=1, keepdims=True, initial=1)
     is_outside = (ends > sizes[:, ::-1] + margins).any(axis=1) & (ends <= sizes + margins).all(axis=1)
     if (is_open & is_outside).any():
@@ -408,7 +407,7 @@ def _turn_upright(
         elif outline is not None:
             polygons = [np.reshape(polygon, (-1, 2)) for polygon in outline]
             outlines[row] = [_turn(polygon, orientation, size).ravel().tolist() for polygon in polygons]
-    is_quarter = is_turned & np.isin(images.turns, QUARTER_TURNS)
+    is_quarter = is_turned & (images.turns >= QUARTER_TURN)
     images = replace(images, sizes=np.where(is_quarter[:, None], images.sizes[:, ::-1], images.sizes))
     return images, replace(columns, entries=entries, keypoints=keypoints, boxes=boxes, outlines=outlines)
 

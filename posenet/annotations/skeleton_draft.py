@@ -75,7 +75,7 @@ def draft_skeleton(annotations: str | Path | AnnotationFile, category: str | Non
     names = chosen.keypoints
     joints = file.columns.keypoints[file.groups_of_names()[names] & file.columns.is_labelled_person, : len(names)]
     num_kinds = 1 if category else sum(other.keypoints == names for other in file.categories.parsed)
-    sides = find_twins(names, chosen.flip_idx, chosen.name)
+    left_right, unpaired = find_twins(chosen)
     of_category: dict[str, Any] = {
         "file_names": names,
         "category": chosen.name if chosen.name and num_kinds == 1 else "object",
@@ -87,18 +87,18 @@ def draft_skeleton(annotations: str | Path | AnnotationFile, category: str | Non
             sigma_of = dict(zip(COCO.file_keypoints, COCO.sigmas))
             sigmas = tuple(sigma_of[name] for name in canonical)
             return replace(COCO, file_keypoints=canonical, sigmas=sigmas, **of_category)
-        drawn = _draw_parts(chosen, sides.pairs, joints)
-        bridging = _bridging_parts(names, drawn, sides.pairs)
+        drawn = _draw_parts(chosen, left_right, joints)
+        bridging = _bridging_parts(names, drawn, left_right)
         return Skeleton(
             keypoints=names,
             parts=(*drawn, *bridging),
-            left_right=sides.pairs,
+            left_right=left_right,
             derived={},
             file_keypoints=names,
             sigmas=known_sigmas(names, chosen.name, DEFAULT_SIGMA),
             layout=measure_layout(names, joints),
             drawn=tuple(drawn) if bridging else (),
-            mirror=not sides.unknown,
+            mirror=not unpaired,
             **of_category,
         )
     except ValueError as error:

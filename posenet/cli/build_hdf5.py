@@ -29,7 +29,7 @@ from posenet.cli.options import (
 )
 from posenet.data.build import MAX_UNREADABLE, build_store
 from posenet.data.store import Store, compute_statistics, verify_store
-from posenet.data.store_list import count_background, open_data_sets
+from posenet.data.store_list import count_background
 from posenet.errors import DataError
 from posenet.files import check_outputs
 from posenet.images import find_images, write_image
@@ -111,8 +111,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _inspect(args: argparse.Namespace, config: Config, is_built: bool) -> None:
-    with open_data_sets(str(args.output), None) as stores:
-        store = stores.sets[0].store
+    with Store(args.output) as store:
         if not is_built:
             _print_store(store)
         if args.verify:
@@ -126,9 +125,7 @@ def _inspect(args: argparse.Namespace, config: Config, is_built: bool) -> None:
             from posenet.data.targets import TargetRenderer
 
             config = replace(config, model=replace(config.model, skeleton=store.skeleton))
-            write_image(
-                args.preview, sheet_of_samples(training_set(stores, config), TargetRenderer.from_config(config))
-            )
+            write_image(args.preview, sheet_of_samples(training_set(store, config), TargetRenderer.from_config(config)))
 
 
 def _print_store(store: Store) -> None:

@@ -20,8 +20,6 @@ from posenet.skeleton import Skeleton
 
 BORDER_COLOUR = (124, 127, 127)
 """BGR colour of the network input outside the image."""
-NUM_HUES = 180
-"""OpenCV stores the hue, 0 to 360 degrees, as a byte from 0 to 179."""
 JITTER = (-10.0, 10.0), (-20.0, 60.0), (-20.0, 40.0)
 """The published ranges of the shifts of hue (0-180), saturation and value (0-255)."""
 CUTOUT = 0.1, 0.3
@@ -244,6 +242,7 @@ def jitter_to_bgra(image: np.ndarray, jitter: tuple[float, float, float] | None)
         return cv2.cvtColor(image, cv2.COLOR_BGR2BGRA)
     hue, saturation, value = (round(shift) for shift in jitter)
     levels = np.arange(256)
-    tables = [(levels + hue) % NUM_HUES, np.clip(levels + saturation, 0, 255), np.clip(levels + value, 0, 255)]
+    # OpenCV stores the hue, 0 to 360 degrees, as a byte from 0 to 179.
+    tables = [(levels + hue) % 180, np.clip(levels + saturation, 0, 255), np.clip(levels + value, 0, 255)]
     shifted = cv2.LUT(cv2.cvtColor(image, cv2.COLOR_BGR2HSV), np.stack(tables, axis=1)[:, None].astype(np.uint8))
     return cv2.cvtColor(shifted, cv2.COLOR_HSV2BGR, dstCn=4)

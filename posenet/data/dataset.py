@@ -223,7 +223,7 @@ class PoseDataset(Dataset[Batch]):
         return joints
 
 
-def training_set(store: StoreList, config: Config) -> PoseDataset:
+def training_set(store: Store | StoreList, config: Config) -> PoseDataset:
     """The training samples of a store, as the settings of a run define them.
 
     ``ConfigError`` if ``data.transform`` names no function.

@@ -161,7 +161,7 @@ def make_image_keys(sizes: np.ndarray, checksums: np.ndarray) -> np.ndarray:
     return sizes.astype(np.uint64) << np.uint64(32) | checksums.astype(np.uint64)
 
 
-class Store:
+class Store(contextlib.AbstractContextManager["Store"]):
     """A store that is open for reading, until it is closed or nothing refers to it any more.
 
     Forked processes share the open file, which is read as it was if another one replaces it. Unpickling opens it again.
@@ -272,9 +272,6 @@ class Store:
             if len(data) < size:
                 raise OSError("the file ends early")
             return data
-
-    def __enter__(self) -> Store:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -6,7 +6,7 @@ import hashlib
 import zlib
 from bisect import bisect_right
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
@@ -21,13 +21,6 @@ from posenet.skeleton import Skeleton
 from posenet.skeleton.skeleton import KeypointMapping
 
 
-class SampleCounts(NamedTuple):
-    """The number of samples of a data set, and how many of them an epoch draws."""
-
-    size: int
-    per_epoch: int
-
-
 class DataSet(NamedTuple):
     """One of the stores that are read as one."""
 
@@ -35,10 +28,9 @@ class DataSet(NamedTuple):
     name: str
     weight: float = 1.0  # how often an epoch draws each of its samples, on average
     mapping: KeypointMapping | None = None  # from the store's skeleton to the network's; None if they are the same
-    is_alone: bool = False  # a path, not a table
 
 
-class StoreList:
+class StoreList(AbstractContextManager["StoreList"]):
     """One or several stores read as one: the records of the first, then those of the second, and so on.
 
     If one does not supervise all output channels, every record has the channels that its set supervises.
@@ -77,15 +69,13 @@ class StoreList:
 
     def read_record(self, index: int) -> Record:
         """As ``Store.read_record``, with the joints of the network's skeleton."""
-        if index < 0:
-            raise IndexError(f"image {index} of {self.num_images}")
         number = bisect_right(self._first_images, index) - 1
         store, mapping = self.sets[number].store, self.sets[number].mapping
         record = store.read_record(index - self._first_images[number])
         joints = record.joints if mapping is None else mapping.map_joints(record.joints)
         return record._replace(joints=joints, supervised=None if self._supervises_all else self._pairs[number])
 
-    def sample_counts(self, framing: str, background: float = DataConfig.background) -> list[SampleCounts]:
+    def sample_counts(self, framing: str, background: float = DataConfig.background) -> list[tuple[int, int]]:
         """The number of samples of every set, and how many of them an epoch draws: round(weight · size), at least 1.
 
         Background images of all sets come last, as another set, of which the epoch draws the share ``background``.
@@ -93,10 +83,10 @@ class StoreList:
         counts = []
         for data_set in self.sets:
             size = len(sample_rows(data_set.store, framing)) - count_background(data_set.store)
-            counts.append(SampleCounts(size, max(1, round(data_set.weight * size)) if size else 0))
+            counts.append((size, max(1, round(data_set.weight * size)) if size else 0))
         if num_background := count_background(self):
             num_others = sum(per_epoch for _, per_epoch in counts)
-            counts.append(SampleCounts(num_background, round(num_others * background / (1 - background))))
+            counts.append((num_background, round(num_others * background / (1 - background))))
         return counts
 
     def never_supervised(self) -> list[str]:
@@ -104,9 +94,6 @@ class StoreList:
         supervised = self._pairs[:, 0].max(axis=0).tolist()  # (C,)
         names = ["-".join(part) for part in self.skeleton.parts] + list(self.skeleton.keypoints)
         return [name for name, is_supervised in zip(names, supervised) if not is_supervised]
-
-    def __enter__(self) -> StoreList:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -150,8 +137,7 @@ def open_data_sets(setting: DataSets, skeleton: Skeleton | None) -> StoreList:
     Stores with another skeleton are mapped to it.
 
     Raises:
-        DataError: a store cannot be used, has no keypoint of the network, or is given twice; or two stores that are
-            given by their paths alone contain the same image.
+        DataError: a store cannot be used, has no keypoint of the network, or is given twice.
     """
     sets: list[DataSet] = []
     for item in [setting] if isinstance(setting, str) else setting:
@@ -162,9 +148,9 @@ def open_data_sets(setting: DataSets, skeleton: Skeleton | None) -> StoreList:
             skeleton = skeleton or own
             is_same = (own.keypoints, own.derived) == (skeleton.keypoints, skeleton.derived)
             mapping = None if is_same else KeypointMapping(own, skeleton)
-            sets.append(DataSet(store, table.label, table.weight, mapping, is_alone=table is not item))
+            sets.append(DataSet(store, table.label, table.weight, mapping))
     assert skeleton is not None  # there is at least one store
-    for number, (store, name, _, mapping, is_alone) in enumerate(sets):
+    for number, (store, name, _, mapping) in enumerate(sets):
         if mapping is not None and not mapping.has_common_keypoints:
             raise DataError(
                 f"data set {name} shares no keypoint with model.skeleton: it has {', '.join(mapping.ignored)}; give "
@@ -173,13 +159,6 @@ def open_data_sets(setting: DataSets, skeleton: Skeleton | None) -> StoreList:
         for other in sets[:number]:
             if other.store.fingerprint == store.fingerprint:
                 raise DataError(f"data sets {other.name} and {name} are the same; give one, with a larger weight")
-            shared = find_shared_images(other.store, store)
-            if is_alone and other.is_alone and len(shared):
-                raise DataError(
-                    f"{other.store.path} and {store.path} share {len(shared)} images, such as image {shared[0, 1]} of "
-                    "the second; name stores with different images, or list them as tables to draw from both: "
-                    "{path = ...}"
-                )
     return StoreList(sets, skeleton)
 
 

@@ -145,7 +145,7 @@ def evaluate(
     results.sort(key=lambda result: position[result["image_id"]])
     if output is not None:
         write_atomically(output, json.dumps(results).encode())
-    if not split.annotated:
+    if not split.people:
         return None
     return replace(compute_coco_metrics(results, split, predictor.skeleton), results=results)
 

@@ -95,7 +95,7 @@ class CocoValidation:
         it in any way."""
         data, skeleton, annotations = config.data, config.model.skeleton, config.data.val_annotations
         self.split = read_split(annotations, None, skeleton, data.val_images, data.exif_frame)
-        if not self.split.annotated:
+        if not self.split.people:
             raise DataError(
                 f"{annotations} contains no annotated {skeleton.people}; set data.val_annotations to another file"
             )

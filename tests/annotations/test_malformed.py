@@ -50,7 +50,7 @@ def test_mutated_files_are_read_or_refused(tmp_path: Path, count: int) -> None:
             assert not [one for one in again.adjustments if one.kind == "derived"]
             assert json.dumps(again.document) == json.dumps(file.document)
         split = read_split(path)
-        if split.annotated and any(image.id == 1 for image in split.images):
+        if split.people and any(image.id == 1 for image in split.images):
             compute_coco_metrics([RESULT | {"category_id": split.category}], split)
         dataset = read_dataset(path)
         for image in dataset.images:

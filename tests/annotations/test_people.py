@@ -11,7 +11,7 @@ import pytest
 from pycocotools import mask as coco_mask
 
 from posenet.annotations.coco import COCO_CATEGORY, CocoImage, read_document
-from posenet.annotations.people import Split, people_of, person_masks, read_dataset, read_split, select_main_persons
+from posenet.annotations.people import People, Split, person_masks, read_dataset, read_split, select_main_persons
 from posenet.annotations.reader import read_annotation_file
 from posenet.errors import DataError
 from posenet.skeleton import COCO
@@ -49,10 +49,9 @@ class TestPeople:
         assert not people.is_labelled.any()
 
     def test_are_those_of_categories_with_the_keypoints_of_the_skeleton(self, tmp_path: Path) -> None:
-        """Also of a file that was read for no skeleton."""
         content = document([1], [person(1, 1), person(2, 1, category_id=5, keypoints=[1, 2, 2] * 17)])
         content["categories"].append({"id": 5, "name": "bird", "keypoints": [f"k{number}" for number in range(17)]})
-        dataset = people_of(read_annotation_file(write(tmp_path, content)), COCO)
+        dataset = read_dataset(write(tmp_path, content))
         assert dataset.people[1].ids.tolist() == [1] and not dataset.background
 
     def test_real_annotations(self, coco_sample: Path) -> None:
@@ -100,7 +99,7 @@ class TestSplit:
         people = [{key: entry[key] for key in keys} for entry in content["annotations"]]
         images = [CocoImage(number, f"{number:012d}.jpg", HEIGHT, WIDTH) for number in (3, 1)]
         split = read_split(write(tmp_path, content))
-        assert split == Split(images, 1, people, frozenset([1])) and split.annotated
+        assert split == Split(images, 1, people, frozenset([1]))
 
     def test_areas_that_are_not_those_of_the_file_are_said(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -124,7 +123,7 @@ class TestSplit:
         if annotations == "missing":
             del content["annotations"]
         split = read_split(write(tmp_path, content))
-        assert split.category == 7 and not split.annotated
+        assert split.category == 7 and not split.people
         del content["categories"]
         assert read_split(write(tmp_path, content)).category == 1
         content["images"][0]["file_name"] = "\0.jpg"
@@ -266,9 +265,10 @@ class TestMasks:
             size = image.height, image.width
             people = dataset.people[image.id]
             for row, outline in enumerate(people.outlines):
+                one = {name: column[row : row + 1] for name, column in vars(people).items()}
                 if isinstance(outline, np.ndarray):
                     encoded = coco_mask.frPyObjects({"size": list(size), "counts": outline.tolist()}, *size)
                 else:
                     encoded = coco_mask.merge(coco_mask.frPyObjects(outline, *size))
-                found = person_masks(people.select(slice(row, row + 1)), *size)[0]
+                found = person_masks(People(**one), *size)[0]
                 np.testing.assert_array_equal(found, coco_mask.decode(encoded))

@@ -458,8 +458,6 @@ def test_lines_are_short_and_safe_for_a_terminal() -> None:
     said.add("left out", "unreadable-file", [f"{'a long folder/' * 5}{number}.jpg" for number in range(3)])
     assert all(len(str(one)) <= MAX_LINE and str(one).isprintable() for one in said) and "1000" in str(said[0])
     assert "folder/0.jpg, ...); check" in str(said.pop()), "the first place is shown, then what to do, if there is room"
-    said.add("derived", "text-id")
-    assert said.report_lines() == [str(said[0])]
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:

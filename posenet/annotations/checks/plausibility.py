@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from posenet.annotations.adjustments import are_few
-from posenet.annotations.coco import AnnotationFile, Names
+from posenet.annotations.coco import AnnotationFile
 from posenet.annotations.outlines import EDGE_MARGIN, boxes_around, distances_from_boxes
 from posenet.annotations.twins import find_twins
 from posenet.skeleton.known_names import Pair, pair_left_right
@@ -133,7 +133,7 @@ def _compare_sides(file: AnnotationFile) -> None:
         rows = np.flatnonzero(is_member & people.is_labelled_person)
         joints = people.keypoints[rows, : len(names)]
         category = next(category for category in file.categories.parsed if category.keypoints == names)
-        pairs, unpaired = find_twins(names, category.flip_idx, category.name)
+        pairs, unpaired = find_twins(category)
         if skeleton is not None:
             spelled = dict(zip(skeleton.file_keypoints, names))
             pairs = tuple((spelled[a], spelled[b]) for a, b in skeleton.left_right if a in spelled and b in spelled)
@@ -147,7 +147,7 @@ def _compare_sides(file: AnnotationFile) -> None:
             file.adjustments.add("warning", code, places)
 
 
-def _find_swapped(names: Names, pairs: Sequence[Pair], joints: np.ndarray) -> list[tuple[int, Pair]]:
+def _find_swapped(names: Sequence[str], pairs: Sequence[Pair], joints: np.ndarray) -> list[tuple[int, Pair]]:
     """The few of (P, K, 3) annotations, with the pair, in which a pair agrees or disagrees with all others, unlike in
     nearly all annotations.
 

@@ -72,10 +72,6 @@ def import_deeplabcut(source: Source) -> ImportedAnnotations:
                     source.notes[MISSING_IMAGES].append(name)
                 else:
                     objects_of[image] = _read_row(columns, line[first:])
-    if not objects_of:
-        raise DataError(
-            f"no image of {source.path} is there; copy the folders labeled-data too, or name one with --images DIR"
-        )
     return to_coco(dict(sorted(objects_of.items())), list(names), source)
 
 
@@ -91,24 +87,18 @@ def _read_row(columns: Sequence[tuple[str, str, str]], cells: Sequence[str]) -> 
     return [Object(CATEGORY, points) for points in objects.values()]
 
 
-def require_sleap_io() -> Any:
-    """The module ``sleap_io``; ``ConfigError`` if it is not installed."""
-    try:
-        import sleap_io
-    except ImportError as error:
-        raise ConfigError("sleap-io is not installed; pip install 'simplepose[sleap]'") from error
-    return sleap_io
-
-
 def import_sleap(source: Source) -> ImportedAnnotations:
     """Read the labels of SLEAP (.slp), NWB (.nwb), JABS (.h5), LEAP (.mat) or AlphaTracker (.json).
 
     Labels that were made or corrected by hand are read, predictions are left out. Their frames are written to images,
     unless they are images already.
     """
+    try:
+        import sleap_io
+    except ImportError as error:
+        raise ConfigError("sleap-io is not installed; pip install 'simplepose[sleap]'") from error
     path = source.path
-    sleap_io = require_sleap_io()
-    with readable(path, Exception):
+    with readable(path):
         labels = sleap_io.load_file(str(path), open_videos=False)
         skeleton = labels.skeletons[0]
         labelled = [frame for frame in labels.labeled_frames if frame.user_instances]
@@ -127,10 +117,10 @@ def import_sleap(source: Source) -> ImportedAnnotations:
         source.notes[MISSING_IMAGES] += [f"frame {index} of video {number}" for index in own if index not in paths]
         for index, image in paths.items():
             objects_of[image] = [Object(category, _points(instance)) for instance in own[index].user_instances]
-    if not objects_of:
-        raise DataError(f"no image and no video of {path} is in {files.folder}; name their folder with --images DIR")
-    names, twins = skeleton.node_names, list(map(tuple, skeleton.symmetry_names))
-    return to_coco(objects_of, names, source, edges=skeleton.edge_names, twins=twins)
+    names, twins = skeleton.node_names, [tuple(pair) for pair in skeleton.symmetry_names]
+    twin_of = dict(twins) | {b: a for a, b in twins}
+    flip_idx = [names.index(twin_of.get(name, name)) for name in names] if twins else None
+    return to_coco(objects_of, names, source, edges=skeleton.edge_names, flip_idx=flip_idx)
 
 
 def _points(instance: Any) -> dict[str, tuple[float, float, int]]:
@@ -193,7 +183,7 @@ def _read_in_order(path: Path, numbers: Sequence[int]) -> Iterator[tuple[int, np
 
 def _read_embedded(video: Any, frames: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
     for frame in frames:
-        with readable(f"frame {frame} in {video.filename}", Exception):
+        with readable(f"frame {frame} in {video.filename}"):
             video.open()
             image = video[frame]
         is_coloured = image.shape[-1] == 3

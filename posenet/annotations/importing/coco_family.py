@@ -6,6 +6,7 @@ COCO-WholeBody and Halpe (133 and 136 keypoints), and PoseTrack18 (a file for ea
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -50,21 +51,20 @@ def import_coco(source: Source) -> ImportedAnnotations:
                 f"{path} joins the keypoints of several objects; export the project from Label Studio as JSON"
             )
     if any("face_kpts" in entry or "foot_kpts" in entry for entry in annotations):
-        sections = _join_parts(sections)
+        sections["annotations"] = _join_parts(annotations)
     folder, images = _locate(sections["images"], source)
     own = sections | {"images": images, "categories": _name_keypoints(sections)}
     return ImportedAnnotations(document | own, folder, ())
 
 
-def _join_parts(sections: dict[str, list[Entry]]) -> dict[str, list[Entry]]:
+def _join_parts(annotations: Sequence[Entry]) -> list[Entry]:
     """The annotations of COCO-WholeBody with all 133 keypoints in one list."""
-    annotations = []
-    for entry in sections["annotations"]:
+    joined = []
+    for entry in annotations:
         values = [value for key in WHOLE_BODY_LISTS for value in entry.get(key) or []]
         own: Entry = {key: entry[key] for key in KEPT if key in entry}
-        annotations.append(own | {"keypoints": (values + [0] * 399)[:399]})
-    categories = [category | shape_of(WHOLE_BODY) for category in sections["categories"]]
-    return sections | {"annotations": annotations, "categories": categories}
+        joined.append(own | {"keypoints": (values + [0] * 399)[:399]})
+    return joined
 
 
 def _name_keypoints(sections: dict[str, list[Entry]]) -> list[Entry]:

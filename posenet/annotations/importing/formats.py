@@ -22,8 +22,6 @@ from posenet.annotations.importing.yolo_pose import import_yolo_pose
 from posenet.errors import DataError
 from posenet.files import read_input
 
-HDF5 = b"\x89HDF\r\n\x1a\n"
-"""How files of SLEAP, NWB and JABS begin."""
 LABELME = "shapes imagePath"
 """What files of Labelme have."""
 MAX_BYTES_OF_AN_IMAGE = 2**26
@@ -97,10 +95,6 @@ def recognise(path: str | Path) -> tuple[Format, Source]:
     for format_ in FORMATS:
         if format_.kind == source.kind and _has(source.content, format_.keys):
             return format_, source
-    if _has(source.content, "image_id score"):
-        raise DataError(f"{path} has results, not annotations; give a file with images and annotations")
-    if _has(source.content, "annotation_id") or _has(source.content, "categories info"):  # JSON-MIN, or notes.json
-        raise DataError(f"{path} has no groups of keypoints; export the project from Label Studio as JSON")
     names = ", ".join(dict.fromkeys(format_.name for format_ in FORMATS))
     raise DataError(f"{path} has no annotations of {names}; give those, unpacked, as posenet docs formats describes")
 
@@ -142,14 +136,14 @@ def open_set_of_files(folder: Path) -> Source | None:
 def _open_file(path: Path) -> Source:
     data = read_input(path, 512).removeprefix(b"\xef\xbb\xbf").lstrip()
     suffix = path.suffix.lower()
-    if data.startswith(HDF5):
+    if data.startswith(b"\x89HDF\r\n\x1a\n"):  # as files of SLEAP, NWB and JABS
         # DeepLabCut writes its labels as .csv, too.
         is_copy = path.stem.startswith("CollectedData_")
         return _open_file(path.with_suffix(".csv")) if is_copy else Source(path, "hdf5")
     if data.startswith(b"MATLAB") or suffix == ".mat":
         from scipy.io import loadmat  # takes a quarter of a second
 
-        with readable(path, Exception), contextlib.suppress(NotImplementedError):
+        with readable(path), contextlib.suppress(NotImplementedError):
             return Source(path, "mat", dict(loadmat(path, simplify_cells=True)))
         return Source(path, "hdf5")  # as files of Matlab 7.3 are
     if data.startswith((b"scorer,", b"scorer;", b"scorer\t")):

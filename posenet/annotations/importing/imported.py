@@ -69,23 +69,19 @@ class ImportedAnnotations(NamedTuple):
     notes: tuple[str, ...]  # what was left out, and other remarks: one line each
 
 
-CONTENT_ERRORS = (LookupError, TypeError, ValueError, AttributeError, OverflowError, SyntaxError)
-"""Errors of content that is not as it should be; that of XML is a ``SyntaxError``."""
-
-
 @contextlib.contextmanager
-def readable(path: object, errors: type[Exception] | tuple[type[Exception], ...] = CONTENT_ERRORS) -> Iterator[None]:
-    """Turn errors into a ``DataError`` that names the file. Libraries raise ``Exception`` of many kinds."""
+def readable(path: object) -> Iterator[None]:
+    """Turn errors into a ``DataError`` that names the file: libraries raise many kinds for damaged content."""
     try:
         yield
-    except PosenetError:
+    except (PosenetError, MemoryError):
         raise
-    except errors as error:
+    except Exception as error:
+        if isinstance(error, OSError) and error.strerror:
+            reason = f"{error.filename or path}: {error.strerror}"
+            raise DataError(f"cannot use {reason}; check the path, the permissions and the disk") from error
         reason = to_single_line(f"{type(error).__name__}: {error}")
         raise DataError(f"{path} cannot be read ({reason}); it may be damaged: export it again") from error
-    except OSError as error:
-        reason = f"{error.filename or path}: {error.strerror or error}"
-        raise DataError(f"cannot use {reason}; check the path, the permissions and the disk") from error
 
 
 def to_coco(
@@ -94,7 +90,7 @@ def to_coco(
     source: Source,
     *,
     edges: Sequence[tuple[str, str]] = (),
-    twins: Sequence[tuple[str, str]] = (),
+    flip_idx: Sequence[int] | None = None,
     categories: Mapping[int, str] | None = None,
     whole: float | None = None,
 ) -> ImportedAnnotations:
@@ -105,7 +101,8 @@ def to_coco(
     Args:
         objects_of: those of every image, by its file, or by its name, which is searched. The innermost folder that
             holds all images becomes that of the data set.
-        names: of the keypoints, in order. Edges and twins of others are left out.
+        names: of the keypoints, in order. Edges of others are left out.
+        flip_idx: for every keypoint the number, from 0, of its twin or its own.
         categories: names by id; None numbers those of the objects from 1.
         whole: the share that is the whole image: 1 for fractions, 100 for percentages; None for pixels.
 
@@ -121,6 +118,8 @@ def to_coco(
     if sought:
         _, files = find_images_near(source.path, source.images, sought)
         source.notes[MISSING_IMAGES] += [name for name in sought if name not in files]
+    if not files:
+        raise DataError(f"no image or video of {source.path} is there; name their folder with --images DIR")
     folder = Path(os.path.commonpath([path.parent for path in files.values()]))
 
     def read_size(path: Path) -> Entry:
@@ -138,7 +137,9 @@ def to_coco(
         objects += [(entries[-1], item) for item in objects_of[image]]
     if categories is None:
         categories = dict(enumerate(dict.fromkeys(item.category for _, item in objects), 1))
-    shape = shape_of(names, edges, twins)
+    shape = shape_of(names, edges)
+    if flip_idx is not None:
+        shape["flip_idx"] = flip_idx
     document = {
         "images": entries,
         "annotations": _annotations(objects, names, {name: number for number, name in categories.items()}, whole),
@@ -153,20 +154,13 @@ def to_coco(
     return ImportedAnnotations(document, folder, tuple(lines))
 
 
-def shape_of(
-    names: Sequence[str], edges: Sequence[tuple[str, str]] = (), twins: Sequence[tuple[str, str]] = ()
-) -> dict[str, Any]:
-    """What a category has of its keypoints: names; numbers of edges, from 1; and those of twins, from 0, if there are
-    some. The edges of COCO's keypoints are known."""
+def shape_of(names: Sequence[str], edges: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
+    """What a category has of its keypoints: names, and edges by number, from 1. Those of COCO's keypoints are known."""
     number = {name: index for index, name in enumerate(names)}
     known = [[number[a] + 1, number[b] + 1] for a, b in edges if a in number and b in number]
     if not edges and tuple(names) == COCO.file_names:
         known = COCO_CATEGORY["skeleton"]
-    shape: dict[str, Any] = {"keypoints": list(names), "skeleton": known}
-    if twins:
-        twin = dict(twins) | {b: a for a, b in twins}
-        shape["flip_idx"] = [number.get(twin.get(name, name), number[name]) for name in names]
-    return shape
+    return {"keypoints": list(names), "skeleton": known}
 
 
 def _annotations(

@@ -14,7 +14,6 @@ import numpy as np
 from posenet.annotations.coco import read_document
 from posenet.annotations.importing.coco_family import FINGERS
 from posenet.annotations.importing.imported import ImportedAnnotations, Object, Source, to_coco
-from posenet.errors import DataError
 
 AIC_NAMES = (
     "right_shoulder right_elbow right_wrist left_shoulder left_elbow left_wrist right_hip right_knee right_ankle "
@@ -56,13 +55,19 @@ def reader_of(
 
 
 def _people_of_aic(source: Source) -> Iterator[Person]:
-    """A file of AI Challenger: 1 is visible there, 2 hidden, 3 not labelled."""
+    """A file of AI Challenger: 1 is visible there, 2 hidden, 3 not labelled. Boxes are two corners."""
     for entry in source.content:
         boxes = entry.get("human_annotations") or {}
         name = f"{entry['image_id']}.jpg"
         yield name, None, None
         for key, values in entry["keypoint_annotations"].items():
-            yield name, _rows(values, {1: 2, 2: 1}), _from_corners(boxes.get(key))
+            keypoints = np.array(values, np.float64).reshape(-1, 3)
+            keypoints[:, 2] = [{1: 2, 2: 1}.get(int(value), 0) for value in keypoints[:, 2]]
+            box = None
+            if len(corners := boxes.get(key) or ()) == 4:
+                left, top, right, bottom = map(float, corners)
+                box = [left, top, right - left, bottom - top]
+            yield name, keypoints, box
 
 
 def _people_of_mpii(source: Source) -> Iterator[Person]:
@@ -86,7 +91,7 @@ def _mpii_list(entries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, np.n
     ``joint_self``, whose third value is 1 for visible joints; joints that are not labelled are at (0, 0)."""
     for entry in entries:
         if "joint_self" in entry:
-            keypoints = _rows(entry["joint_self"])
+            keypoints = np.array(entry["joint_self"], np.float64).reshape(-1, 3)
             is_labelled = (keypoints[:, :2] > 0).all(axis=1)
             keypoints[:, 2] = np.where(is_labelled, np.where(keypoints[:, 2] > 0, 2, 1), 0)
             yield entry["img_paths"], keypoints, entry.get("objpos"), entry.get("scale_provided")
@@ -130,22 +135,6 @@ def _people_of_lsp(source: Source) -> Iterator[Person]:
         yield f"im{number:0{5 if is_extended else 4}d}.jpg", keypoints, None
 
 
-def _rows(values: Any, visibility: Mapping[int, int] | None = None) -> np.ndarray:
-    """(K, 3) float64 of a list of numbers, nested or not, with visibilities by those of the set; others become 0."""
-    rows = np.array(values, np.float64).reshape(-1, 3)
-    if visibility is not None:
-        rows[:, 2] = [visibility.get(int(value), 0) for value in rows[:, 2]]
-    return rows
-
-
-def _from_corners(corners: Any) -> list[float] | None:
-    """x, y, width, height of a box that is given by two corners; None without one."""
-    if corners is None or len(corners) != 4:
-        return None
-    left, top, right, bottom = map(float, corners)
-    return [left, top, right - left, bottom - top]
-
-
 def _as_list(value: Any) -> list[dict[str, Any]]:
     """Structures of Matlab: one is no list, and none are an empty array."""
     if isinstance(value, dict):
@@ -156,12 +145,8 @@ def _as_list(value: Any) -> list[dict[str, Any]]:
 def _people_of_interhand(source: Source) -> Iterator[Person]:
     """``InterHand2.6M_*_data.json``: 42 keypoints of two hands, as the cameras see the positions in space of the two
     files beside it."""
-    others = []
-    for end in ("camera", "joint_3d"):
-        path = source.path.with_name(source.path.name.replace("_data", f"_{end}"))
-        if not path.is_file():
-            raise DataError(f"{source.path} has no positions in its images; put {path.name} beside it")
-        others.append(read_document(path))
+    names = [source.path.name.replace("_data", f"_{end}") for end in ("camera", "joint_3d")]
+    others = [read_document(source.path.with_name(name)) for name in names]
     images = {image["id"]: image for image in source.content["images"]}
     for entry in source.content["annotations"]:
         image = images[entry["image_id"]]

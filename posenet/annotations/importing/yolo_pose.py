@@ -36,7 +36,7 @@ class Layout(NamedTuple):
 
     classes: dict[int, str]  # names by index
     keypoints: tuple[str, ...]
-    twins: list[tuple[str, str]]
+    flip_idx: list[int] | None  # for every keypoint the number of its twin or its own
     has_visibility: bool
 
 
@@ -67,7 +67,7 @@ def import_yolo_pose(source: Source) -> ImportedAnnotations:
         )
     source.notes["images without a label file, which show nobody"] += unlabelled
     categories = {index + 1: name for index, name in sorted(layout.classes.items())}
-    return to_coco(objects_of, layout.keypoints, source, twins=layout.twins, categories=categories, whole=1)
+    return to_coco(objects_of, layout.keypoints, source, flip_idx=layout.flip_idx, categories=categories, whole=1)
 
 
 def places_of_split(data_file: str | Path, split: str) -> list[str]:
@@ -81,7 +81,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         import yaml
     except ImportError as error:
         raise ConfigError("PyYAML is not installed; pip install 'simplepose[yolo]'") from error
-    with readable(path, Exception):
+    with readable(path):
         content = yaml.safe_load(read_input(path).decode("utf-8-sig"))
     if not isinstance(content, dict):
         raise DataError(f"{path} is not a data.yaml; give that of a YOLO-pose data set")
@@ -103,9 +103,8 @@ def _parse_layout(content: dict[str, Any], path: Path) -> Layout:
     if len(keypoints) != count or len(set(keypoints)) != count:
         raise DataError(f"{path}: kpt_names must be as many names as kpt_shape says, {count}, and no two the same")
     flip_idx = content.get("flip_idx")
-    pairs = zip(keypoints, flip_idx if is_flip_idx(flip_idx, count) else ())
-    twins = [(name, keypoints[twin]) for name, twin in pairs]
-    return Layout({int(index): str(name) for index, name in classes.items()}, keypoints, twins, dimensions == 3)
+    flip_idx = flip_idx if is_flip_idx(flip_idx, count) else None
+    return Layout({int(index): str(name) for index, name in classes.items()}, keypoints, flip_idx, dimensions == 3)
 
 
 def _find_images(content: dict[str, Any], data_file: Path, split: str) -> list[Path]:
