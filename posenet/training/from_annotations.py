@@ -21,15 +21,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from posenet.annotations.adjustments import MAX_LINE
 from posenet.annotations.coco import AnnotationFile, read_document
 from posenet.annotations.find_annotations import find_annotations, is_yolo
-from posenet.annotations.image_files import groups_of_copies
 from posenet.annotations.people import people_of, select_main_persons
 from posenet.annotations.reader import read_annotation_file
 from posenet.annotations.skeleton_draft import COMMENTS, draft_skeleton
+from posenet.annotations.split import split_annotations
 from posenet.checkpoints.folder import CheckpointFolder, run_lock
 from posenet.data.build import build_store
 from posenet.data.store_list import count_background
@@ -253,7 +251,7 @@ def _make_stores(files: Path, sources: Sequence[_Source], skeleton_file: Path, e
     checksum = _checksum(sources, skeleton_file, exif_frame)  # before the builds, during which data may change
     skeleton = load_skeleton(skeleton_file)
     if len(sources) == 1:
-        annotations = split_off_validation(annotations[0], sources[0].images, skeleton)
+        annotations = [*_split(annotations[0], sources[0].images, skeleton)]
     for split, file, folder in zip(("train", "val"), annotations, (sources[0].images, sources[-1].images)):
         _build(split, file, folder, files, skeleton, warnings)
     write_atomically(files / WARNINGS_FILE, "".join(f"{line}\n" for line in warnings).encode())
@@ -301,38 +299,15 @@ def _write_draft(skeleton: Skeleton, output: Path) -> None:
     _log.info("Drafted %s: %s, %s, %s", output, *counts, pairs)
 
 
-def split_off_validation(file: AnnotationFile, folder: Path, skeleton: Skeleton) -> list[AnnotationFile]:
-    """Divide annotations into those for training and those of about a tenth of the images, for validation.
-
-    A checksum of its name decides for each image, so that most stay where they are when some are added. Either part
-    gets an image with somebody to train on. Copies of one file are in the same part, images of nobody in the first.
-
-    Args:
-        folder: of the images.
-
-    Raises:
-        DataError: an image cannot be read, or a part would be empty.
-    """
+def _split(file: AnnotationFile, folder: Path, skeleton: Skeleton) -> tuple[AnnotationFile, AnnotationFile]:
+    """Split off images with somebody to train on for validation."""
     people = people_of(file, skeleton).people
     usable = {number for number in people if select_main_persons(people[number], skeleton.min_labelled_keypoints)}
     # Where no image has a main person, the build says what those with labelled keypoints lack.
-    usable = usable or {number for number in people if people[number].is_labelled.any()}
-    names = {image.id: image.file_name for image in file.images}
-    groups = groups_of_copies({number: folder / name for number, name in names.items()})
-    groups = [group for group in groups if not usable.isdisjoint(group)]
-    if len(groups) < 2:
-        raise DataError(
-            f"{file.path} has keypoints in {pluralize(len(groups), 'image')}, too few for 2 parts; label more images"
-        )
-    # From 0 to 1.
-    ranks = {number: int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) / 2**32 for number, name in names.items()}
-    ranked = sorted((min(ranks[number] for number in group), group) for group in groups)
-    count = max(sum(rank < VALIDATION_SHARE for rank, _ in ranked), 1)
-    drawn = {number for _, group in ranked[: min(count, len(ranked) - 1)] for number in group}
-    is_drawn = np.array([number in drawn for number in names], bool)
+    parts = split_annotations(file, VALIDATION_SHARE, folder, usable)
     text = "Split off %d of %s for validation, by a checksum of their names; --val FILE names your own"
-    _log.info(text, len(drawn), pluralize(len(names), "image"))
-    return [file.select(~is_drawn), file.select(is_drawn)]
+    _log.info(text, len(parts[1].images), pluralize(len(file.images), "image"))
+    return parts
 
 
 def _build(

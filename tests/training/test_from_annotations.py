@@ -30,18 +30,10 @@ from posenet.files import write_atomically
 from posenet.inference.evaluation import Evaluation
 from posenet.skeleton import COCO, load_skeleton
 from posenet.training import from_annotations
-from posenet.training.from_annotations import (
-    MAX_STORED_SIDE,
-    PreparedData,
-    choose_experiment,
-    name_of_run,
-    split_off_validation,
-)
+from posenet.training.from_annotations import MAX_STORED_SIDE, PreparedData, choose_experiment, name_of_run
 from posenet.training.step import TrainStep
 from posenet.training.train import TrainingResult
 from tests.helpers.chairs import NAMES, write_chairs
-from tests.helpers.changed_annotations import read
-from tests.helpers.drawn_data import document, person, write_images
 from tests.helpers.other_formats import read_document, write_label_studio_json, write_yolo_pose
 from tests.helpers.process_runs import find_differences
 from tests.helpers.tiny_training import TINY, weights
@@ -50,7 +42,6 @@ SETTINGS = (*TINY, "inference.height=64", "train.device=cpu")
 PAIRS = {tuple(NAMES[index : index + 2]) for index in range(0, len(NAMES), 2)}
 RUN = Path("checkpoints/chairs")
 CHAIRS = "coco/chairs.json"
-PEOPLE = document(range(1, 21), [person(image, image, (image, 20, 50, 60)) for image in range(1, 21)])
 NO_YAML = "PyYAML is not installed: pip install 'simplepose[yolo]'"
 
 
@@ -551,50 +542,3 @@ def test_a_run_is_called_after_the_first_name_that_tells_sets_apart(tmp_path: Pa
         assert name_of_run(source) == "birds.v2"
     assert name_of_run(folder / "owls.json") == "owls"
     assert name_of_run(Path("/data/train.json")) == "run"
-
-
-# Splitting: every image keeps its annotations, and nothing is in two parts
-
-
-def split(content: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
-    return [part.document for part in split_off_validation(read(content), folder, COCO)]
-
-
-def boxes_of_images(content: dict[str, Any]) -> dict[str, Any]:
-    names = {image["id"]: image["file_name"] for image in content["images"]}
-    return {names[entry["image_id"]]: entry["bbox"] for entry in content["annotations"]}
-
-
-def test_every_image_is_in_the_part_that_its_name_gives(tmp_path: Path) -> None:
-    content = PEOPLE | {"licenses": [{"id": 1, "name": "mine"}]}
-    new = PEOPLE["images"][0] | {"id": 99, "file_name": "new.jpg"}
-    more = content | {"images": [*content["images"], new]}
-    folder = write_images(tmp_path, more)
-    parts = split(content, folder)
-    assert [len(part["images"]) for part in parts] == [19, 1]
-    first, second = map(boxes_of_images, parts)
-    assert first | second == boxes_of_images(PEOPLE)
-    assert all(part["licenses"] == content["licenses"] for part in parts)
-    again = split(more, folder)
-    assert [image["file_name"] for image in again[0]["images"]][-1] == "new.jpg", "it shows nobody"
-    assert again[1:] == parts[1:]
-
-
-def test_no_part_is_empty(tmp_path: Path) -> None:
-    few = document([1, 2], [person(image, image) for image in (1, 2)])
-    folder = write_images(tmp_path, few)
-    assert [len(part["images"]) for part in split(few, folder)] == [1, 1]
-    with pytest.raises(DataError, match="keypoints in 1 image"):
-        split(document([1], [person(1, 1)]), folder)
-
-
-def test_copies_of_an_image_stay_together(tmp_path: Path) -> None:
-    folder = write_images(tmp_path / "images", PEOPLE)
-    drawn = split(PEOPLE, folder)[1]["images"][0]["file_name"]
-    others = [image["file_name"] for image in PEOPLE["images"] if image["file_name"] != drawn]
-    for copy in others[:5]:
-        (folder / copy).write_bytes((folder / drawn).read_bytes())
-    assert {drawn, *others[:5]} <= {image["file_name"] for image in split(PEOPLE, folder)[1]["images"]}
-    (folder / drawn).unlink()
-    with pytest.raises(DataError, match=f"cannot read .*{drawn}"):
-        split(PEOPLE, folder)
