@@ -1,5 +1,5 @@
 """Annotation files: list what reading them derives, leaves out and refuses, write them in the normal form, import other
-formats, draft a skeleton.
+formats, split them, draft a skeleton.
 
 ``lint`` and ``fix`` end with status 2 if something contradicts itself. No action changes the file that it reads.
 """
@@ -18,12 +18,14 @@ from typing import Any
 from posenet.annotations.coco import list_image_files
 from posenet.annotations.find_annotations import find_annotations
 from posenet.annotations.reader import read_annotation_file
+from posenet.annotations.split import split_annotations
 from posenet.cli.main import print_message
 from posenet.cli.options import (
     add_config_options,
     add_overwrite_option,
     add_quiet_option,
     add_switch,
+    fraction,
     input_files,
     message_stream,
 )
@@ -74,6 +76,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     skeleton = add_action("skeleton", _skeleton, "draft a skeleton, or show one", text)
     add_output(skeleton, "the skeleton file (.toml); by default it is printed", default=Path("-"))
     skeleton.add_argument("--category", metavar="NAME", help="the category to describe, if there are several")
+
+    text = "split a COCO keypoint file into parts by a checksum of the images' names"
+    split = add_action("split", _split, text, coco)
+    add_output(split, "the file of each part", required=True, nargs="+")
+    add = split.add_argument
+    add("--shares", type=fraction, nargs="+", default=[0.9, 0.1], metavar="X", help="of the images (default: 0.9 0.1)")
+    add("--images", type=Path, metavar="DIR", help="keep copies of one image file in the same part")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -140,6 +149,23 @@ def _import(args: argparse.Namespace) -> None:
         if file.categories.parsed[0].keypoints != COCO.file_names:
             words = ["skeleton", output, "--output", output.with_suffix(".toml")]
         print_message(f"next: {command_line('annotations', *words)}")
+
+
+def _split(args: argparse.Namespace) -> None:
+    check_outputs(args.output, input_files(args), overwrite=args.overwrite)
+    if len(args.shares) != len(args.output):
+        raise DataError(
+            f"{len(args.output)} x --output and {len(args.shares)} x --shares; give one share for each file"
+        )
+    file = read_annotation_file(args.source, folder=args.images)
+    file.adjustments.refuse(args.source)
+    messages = message_stream(*args.output)
+    for adjustment in file.adjustments.sorted():
+        print_message(adjustment, file=messages)
+    for output, part in zip(args.output, split_annotations(file, args.shares, args.images)):
+        document = part.document
+        write_atomically(output, json.dumps(document).encode())
+        print_message(f"wrote {output}: {describe_counts(document)}", file=messages)
 
 
 def _skeleton(args: argparse.Namespace) -> None:

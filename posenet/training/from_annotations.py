@@ -251,7 +251,7 @@ def _make_stores(files: Path, sources: Sequence[_Source], skeleton_file: Path, e
     checksum = _checksum(sources, skeleton_file, exif_frame)  # before the builds, during which data may change
     skeleton = load_skeleton(skeleton_file)
     if len(sources) == 1:
-        annotations = [*_split(annotations[0], sources[0].images, skeleton)]
+        annotations = _split(annotations[0], sources[0].images, skeleton)
     for split, file, folder in zip(("train", "val"), annotations, (sources[0].images, sources[-1].images)):
         _build(split, file, folder, files, skeleton, warnings)
     write_atomically(files / WARNINGS_FILE, "".join(f"{line}\n" for line in warnings).encode())
@@ -299,12 +299,12 @@ def _write_draft(skeleton: Skeleton, output: Path) -> None:
     _log.info("Drafted %s: %s, %s, %s", output, *counts, pairs)
 
 
-def _split(file: AnnotationFile, folder: Path, skeleton: Skeleton) -> tuple[AnnotationFile, AnnotationFile]:
+def _split(file: AnnotationFile, folder: Path, skeleton: Skeleton) -> list[AnnotationFile]:
     """Split off images with somebody to train on for validation."""
     people = people_of(file, skeleton).people
     usable = {number for number in people if select_main_persons(people[number], skeleton.min_labelled_keypoints)}
     # Where no image has a main person, the build says what those with labelled keypoints lack.
-    parts = split_annotations(file, VALIDATION_SHARE, folder, usable)
+    parts = split_annotations(file, (1 - VALIDATION_SHARE, VALIDATION_SHARE), folder, usable or None)
     text = "Split off %d of %s for validation, by a checksum of their names; --val FILE names your own"
     _log.info(text, len(parts[1].images), pluralize(len(file.images), "image"))
     return parts

@@ -44,8 +44,8 @@ MAX_NAMED_DIFFERENCES = 5
 Experiment = Config | str | Path | None  # see above
 
 _SEPARATE_SPLITS = (
-    "validation images are never trained on: build them from separate splits, as posenet train JSON makes them, or "
-    "give --set data.allow_overlap=true to overfit on purpose"
+    "validation images are never trained on: build them from separate splits (posenet annotations split --images keeps "
+    "copies together), or give --set data.allow_overlap=true to overfit on purpose"
 )
 _log = logging.getLogger(__name__)
 
