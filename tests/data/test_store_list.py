@@ -73,6 +73,15 @@ def test_stores_in_a_list_are_read_as_one(stores: dict[str, Path], tmp_path: Pat
                 many.read_record(bad)
 
 
+def test_an_image_in_two_stores_of_a_list_is_refused(tmp_path: Path) -> None:
+    first = write_store(tmp_path / "a1.h5", [make_record(1), make_record(2)])
+    second = write_store(tmp_path / "a2.h5", [make_record(3), make_record(2)._replace(image_id=7)])
+    other_bytes = write_store(tmp_path / "a3.h5", [make_record(9)._replace(image_id=1)])
+    with pytest.raises(DataError, match=r"a1\.h5 and .*a2\.h5 share 1 images, such as image 7 "):
+        open_data_sets((str(first), str(second)), COCO)
+    assert open_data_sets((str(first), str(other_bytes)), COCO).num_images == 3
+
+
 def test_the_sets_follow_one_another_in_the_order_of_the_settings(mixture: StoreList, paths) -> None:
     with Store(paths["faces"]) as faces, Store(paths["limbs"]) as limbs:
         assert len(mixture) == len(faces) + len(limbs)
