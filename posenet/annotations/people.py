@@ -35,7 +35,8 @@ MIN_AREA = 8 * 8
 that they are blurry and not small; one with fewer pixels than keypoints would show nothing. COCO labels the keypoints
 of nobody below 32 x 32 pixels, the limit of the paper, so that its samples are the same."""
 CLEAR_AREA = 32 * 32
-"""An image is not made so small that a main person has fewer square pixels, or any fewer if it has no more."""
+"""An image is not made so small that a main person who has as many square pixels keeps fewer; one with fewer keeps
+``MIN_AREA``."""
 MIN_DISTANCE = 0.3
 """Smallest distance between main persons, relative to the longer box side of the earlier one."""
 

@@ -3,7 +3,7 @@
 What other values or the image files determine is derived, single faults are left out, and only what has no right
 reading is a contradiction. ``lint`` prints the list, ``fix`` writes the normal form, and all tools work on it.
 
-``read_annotation_file`` is the order of the steps. Each takes columns, changes none of them, and returns its own.
+``read_annotation_file`` is the order of the steps. A step that changes columns returns new ones.
 """
 
 from __future__ import annotations
@@ -128,6 +128,7 @@ def read_annotation_file(
 
     Raises:
         DataError: the file cannot be read or is not a COCO file.
+        ConfigError: ``exif_frame`` is unknown.
     """
     if document is None:
         document = read_document(path)
@@ -694,7 +695,7 @@ def _complete_annotations(columns: AnnotationColumns, sizes: np.ndarray, adjustm
 
     ``sizes`` are (A, 2) height, width of the images.
     """
-    columns = _leave_out_fractions(columns, sizes, adjustments)
+    columns = _unlabel_fractions(columns, sizes, adjustments)
     columns = _unlabel(columns, sizes, adjustments)
     columns = _parse_outlines(columns, sizes, adjustments)
     columns = _complete_boxes(columns, sizes, adjustments)
@@ -709,7 +710,7 @@ def _complete_annotations(columns: AnnotationColumns, sizes: np.ndarray, adjustm
     return columns.select(~(is_empty | is_repeated))
 
 
-def _leave_out_fractions(columns: AnnotationColumns, sizes: np.ndarray, adjustments: Adjustments) -> AnnotationColumns:
+def _unlabel_fractions(columns: AnnotationColumns, sizes: np.ndarray, adjustments: Adjustments) -> AnnotationColumns:
     """Unlabel single people in fractions of their image. Many of them, and percentages, are a contradiction."""
     people = columns.is_object & (columns.num_labelled >= 2)
     points = columns.keypoints[..., :2]

@@ -175,7 +175,8 @@ def extract_weights(state: Mapping[str, Any], path: str | Path) -> dict[str, Ten
                 f"{path}: {_to_text(name)} is sparse, nested, quantized or without values; save plain dense tensors"
             )
     is_ours = isinstance(state.get("config"), Mapping)
-    # Of DataParallel and DistributedDataParallel; in other files also of Lightning and of the authors.
+    # Strip the prefixes of DataParallel and DistributedDataParallel; of other files also those of Lightning and of the
+    # authors.
     prefixes = r"^(module\.)+" if is_ours else r"^((module|model|posenet)\.)+"
     # torch.compile puts its prefix also before names within a network.
     weights = {re.sub(prefixes, "", name.replace("_orig_mod.", "")): tensor for name, tensor in tensors.items()}

@@ -163,9 +163,8 @@ def _split(args: argparse.Namespace) -> None:
     for adjustment in file.adjustments.sorted():
         print_message(adjustment, file=messages)
     for output, part in zip(args.output, split_annotations(file, args.shares, args.images)):
-        document = part.document
-        write_atomically(output, json.dumps(document).encode())
-        print_message(f"wrote {output}: {describe_counts(document)}", file=messages)
+        write_atomically(output, json.dumps(part.document).encode())
+        print_message(f"wrote {output}: {part.describe()}", file=messages)
 
 
 def _skeleton(args: argparse.Namespace) -> None:

@@ -4,8 +4,8 @@ A tool is a module of this package. ``add_arguments(parser)`` declares its flags
 exit status, or None for success.
 
 Exit status: 0 success; 75 a training run that a signal has stopped and that is saved, or whose processes did not reach
-each other: start it again; 2 bad input or another fault that the user can fix; 130 interrupted; 1 a fault of the
-program.
+each other: start it again; 2 bad input or another fault that the user can fix; 130 interrupted; 141 the reader of
+standard output has ended; 1 a fault of the program.
 """
 
 from __future__ import annotations

@@ -117,6 +117,7 @@ def build_store(
 
     Raises:
         DataError: the input or the output cannot be used, or too many images are unreadable. No store is written.
+        ConfigError: the skeleton file or ``exif_frame`` cannot be used.
     """
     skeleton = load_skeleton(skeleton)
     if max_side < 0:

@@ -157,7 +157,7 @@ def compute_fingerprint(skeleton: str, tables: Mapping[str, np.ndarray]) -> str:
 
 
 def make_image_keys(sizes: np.ndarray, checksums: np.ndarray) -> np.ndarray:
-    """(N,) uint64, different for different image files: from their sizes in bytes and their CRC-32, both (N,)."""
+    """(N,) uint64, equal for equal image files: their sizes in bytes and their CRC-32, both (N,)."""
     return sizes.astype(np.uint64) << np.uint64(32) | checksums.astype(np.uint64)
 
 

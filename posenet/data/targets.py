@@ -1,4 +1,4 @@
-"""Target maps rendered from keypoints, for a whole batch at once, on the device that the batch is on."""
+"""Target maps, the heatmaps to learn, rendered from keypoints: a whole batch at once, on the device that it is on."""
 
 from __future__ import annotations
 

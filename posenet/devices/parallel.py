@@ -313,8 +313,9 @@ def _compare_ranks(store: Store, info: RankInfo, deadline: float, where: str) ->
         time.sleep(FAREWELL_SECONDS)
     error = ConnectError if is_possible else ConfigError
     raise error(
-        f"only these processes came to {where} within --timeout: {', '.join(f'rank {line}' for line in arrived[:8])}; "
-        "start all, give each a RANK of its own and all the same WORLD_SIZE, and let no firewall be between them"
+        f"only these processes came to {where}: {', '.join(f'rank {line}' for line in arrived[:8])}; "
+        "start all within --timeout, give each a RANK of its own and all the same WORLD_SIZE, and let no firewall be "
+        "between them"
     )
 
 

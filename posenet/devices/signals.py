@@ -26,9 +26,9 @@ class StopRequested(Exception):
 def catch_stop_signals() -> Iterator[Callable[[], bool]]:
     """Within this context, a stop signal ends nothing; yields a function that tells whether one has arrived.
 
-    A second Ctrl-C raises ``KeyboardInterrupt``, and so does SIGTERM after Ctrl-C: torchrun sends that to the processes
-    of a user who presses Ctrl-C twice. SLURM never sends Ctrl-C, so its second signal does not disturb a save. Outside
-    the main thread, Python cannot catch signals.
+    Ctrl-C after another signal raises ``KeyboardInterrupt``, and so does SIGTERM after Ctrl-C: torchrun sends that to
+    the processes of a user who presses Ctrl-C twice. SLURM never sends Ctrl-C, so its second signal does not disturb a
+    save. Outside the main thread, Python cannot catch signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False

@@ -1,4 +1,4 @@
-"""Synchronized BatchNorm for devices that ``torch.nn.SyncBatchNorm`` does not support, such as CPUs with Gloo."""
+"""Synchronized BatchNorm for CPUs with Gloo, which ``torch.nn.SyncBatchNorm`` does not support."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """From images to maps: resized inputs, and the average of their maps over inference scales and mirrored images.
 
 A network sees an image once for each inference scale, resized and padded (``Letterbox``), and with ``flip`` also
-mirrored. The maps of all scales are resampled to the cells of the largest one and averaged: on a device by PyTorch,
-elsewhere by NumPy and OpenCV, which need no PyTorch and are faster on a CPU.
+mirrored (multi-scale and flip test-time augmentation). The maps of all scales are resampled to the cells of the largest
+one and averaged: on a device by PyTorch, elsewhere by NumPy and OpenCV, which need no PyTorch and are faster on a CPU.
 """
 
 from __future__ import annotations

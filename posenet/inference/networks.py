@@ -63,9 +63,9 @@ def load_network(
 ) -> tuple[MapFunction, Config]:
     """Load a checkpoint or an exported file; the arguments are those of ``Predictor``.
 
-    A checkpoint becomes a fused copy of the network in PyTorch, or an ONNX file in a runtime, to which it is converted
-    once. Return also the configuration; for published weights, which have none, the defaults with the size of their
-    network.
+    A checkpoint becomes a fused copy of the network in PyTorch (a network of the user stays as it is), or an ONNX file
+    in a runtime, to which it is converted once. Return also the configuration; for published weights, which have none,
+    the defaults with the size of their network.
     """
     if backend not in BACKENDS:
         raise ConfigError(f"backend {truncate_for_message(backend)} is unknown; use {', '.join(BACKENDS)}")

@@ -59,11 +59,12 @@ class _Section:
 
     def __post_init__(self) -> None:
         section = type(self).__name__.removesuffix("Config").lower()
+        prefix = "of a data set, " if section == "dataset" else f"{section}."
         for name, kind in get_type_hints(type(self), globals(), include_extras=True).items():
             if hasattr(kind, "__metadata__"):
                 is_allowed, words = kind.__metadata__
                 if not is_allowed(getattr(self, name)):
-                    raise ValueError(f"{section}.{name} must be {words}")
+                    raise ValueError(f"{prefix}{name} must be {words}")
 
 
 @dataclass(frozen=True)
@@ -230,8 +231,8 @@ class TrainConfig(_Section):
     ``inference.height`` in the same ratio: the network finds people only of the sizes in training. ``posenet train
     data.yaml`` does so for a new run."""
     amp: Literal["auto", "off", "bf16", "fp16"] = "auto"
-    """Precision of the network; off is float32. auto is bf16 on accelerators that compute in it natively, fp16 on
-    others that are faster in it, and float32 on a CPU."""
+    """Precision of the network; off is float32. auto is bf16 on CUDA devices that compute in it natively, fp16 on
+    others that are faster in it, and float32 on all else."""
     loss_scale: NotNegative = 0.0
     """Fixed loss scale for fp16; 0 adapts it."""
     device: str = "auto"

@@ -1,8 +1,9 @@
 """The guard: which losses and gradients are bad, and what a run does after too many bad steps; ``run.py`` does it.
 
-A loss is bad if it is not finite, or above its limit: a multiple of its median in the last good steps. The same holds
-for the relative gradient, the gradient norm divided by the loss, which varies less than the norm. Both limits are known
-before a step begins, and are the same on all ranks. docs/notes/reliability.md has the curves behind the constants.
+A loss is bad if it is not finite, or explodes above its limit: a multiple of its median in the last good steps. The
+same holds for the relative gradient, the gradient norm divided by the loss, which varies less than the norm. Both
+limits are known before a step begins, and are the same on all ranks. docs/notes/reliability.md has the curves behind
+the constants.
 """
 
 from __future__ import annotations

@@ -19,9 +19,7 @@ PART_WEIGHT = 1.0  # of the body-part channels
 KEYPOINT_WEIGHT = 3.0  # as published: the foreground of keypoints is smaller than that of body parts
 MASK_WEIGHT = 0.1  # the person mask only helps the features: it covers many cells, and the decoder does not use it
 FOREGROUND_WEIGHT = 1.0  # of the keypoint foreground
-POSITIVE_THRESHOLD = 0.01 * (1 - 1e-6)
-"""Target values from this on count as foreground in the focal factor: 0.01 as published, which is what ``data.targets``
-renders in the rest of a body part, and less because the mean of several people's 0.01 may be rounded down."""
+POSITIVE_THRESHOLD = 0.01  # target values from this on count as foreground in the focal factor
 
 Predictions = Sequence[Sequence[Tensor]]  # predictions[stack][scale]: (N, C, h >> scale, w >> scale)
 Loss = Callable[[Predictions, Tensor, Tensor], Tensor]
@@ -106,7 +104,7 @@ class FocalL2Loss(nn.Module):
             return maps.permute(order).flatten(1)
 
         fine_target, fine_weight = flatten(targets[0]), flatten(weights[0])
-        foreground = (fine_target >= POSITIVE_THRESHOLD).float()
+        foreground = foreground_of(fine_target)
         fine_sums = [
             self._cell_losses(flatten(scales[0]), fine_target, foreground, fine_weight).sum(1) for scales in predictions
         ]  # (N,) each
@@ -117,7 +115,7 @@ class FocalL2Loss(nn.Module):
         coarse_weight = torch.cat([flatten(maps) for maps in weights[1:]], 1)[:, None]  # (N, 1, L')
         coarse = torch.cat([flatten(maps) for scales in predictions for maps in scales[1:]], 1)
         coarse = coarse.view(len(target), len(predictions), -1)  # (N, stacks, L')
-        foreground = (coarse_target >= POSITIVE_THRESHOLD).float()
+        foreground = foreground_of(coarse_target)
         errors = self._cell_losses(coarse, coarse_target, foreground, coarse_weight)  # (N, stacks, L')
         coarse_sums = [scale_errors.sum(2) for scale_errors in torch.split(errors, lengths, 2)]  # (N, stacks) each
 
@@ -156,6 +154,15 @@ class FocalL2Loss(nn.Module):
         if self.gamma == 2:
             return (error * distance) ** 2 * weight
         return error**2 * distance.abs() ** self.gamma * weight
+
+
+def foreground_of(target: Tensor) -> Tensor:
+    """1 where a target counts as foreground, and 0 elsewhere, float32.
+
+    The rest of a body part in a crowd does: it is the mean of ``POSITIVE_THRESHOLD`` over several people, which may be
+    rounded down (``data.targets.PART_FLOOR``).
+    """
+    return (target >= POSITIVE_THRESHOLD * (1 - 1e-6)).float()
 
 
 def _normalized(weights: Sequence[float]) -> Tensor:

@@ -209,7 +209,7 @@ def state_of(run: Run) -> dict[str, Any]:
 def restore_run(run: Run, checkpoint: Checkpoint) -> None:
     """Continue the run of a checkpoint, whose epochs may have had another number of steps.
 
-    Without the ``best.pth`` of its best score, as in another folder, or with other validation data it forgets that
+    Without the ``best.pth`` of its best score, as in another folder, or with other validation data, it forgets that
     score. ``CheckpointError`` if the checkpoint belongs to another network, optimizer or teacher, or is not valid.
     """
     path, state = checkpoint
@@ -240,7 +240,7 @@ def restore_run(run: Run, checkpoint: Checkpoint) -> None:
     run.folder.saved_step = run.progress.total_steps
     if changed:
         _log.info("Changed since the checkpoint was saved: %s", ", ".join(changed))
-    has_best = is_last(run, path) or _has_best_of(run, state)
+    has_best = run.folder.best.is_file() and (is_last(run, path) or _has_best_of(run, state))
     if not has_best or {"data.val", "data.val_annotations"} & set(changed):
         run.progress.forget_scores()
     where = f"epoch {run.progress.epoch + 1}, step {run.progress.step} of {run.batches.steps_per_epoch}"

@@ -152,9 +152,11 @@ class Run:
         """
         progress = self.progress
         try:
-            while not (self._has_ended() or self._has_done_max_steps()):
+            while not self._has_ended():
                 self._train_one_epoch(report)
                 self._finish_epoch(report)
+                if self._has_done_max_steps():
+                    break
         except StopRequested:
             self.save()
         self.folder.require_saved()

@@ -14,7 +14,7 @@ from torch import Tensor
 from posenet.data.targets import TargetRenderer
 from posenet.settings import TargetsConfig, load_config
 from posenet.skeleton import COCO
-from posenet.training.loss import POSITIVE_THRESHOLD
+from posenet.training.loss import foreground_of
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
@@ -106,7 +106,7 @@ def test_parts_of_a_crowd_stay_foreground_for_the_loss(people: int) -> None:
     joints = random_joints(np.random.default_rng(people), people, 128, 128)
     joints[..., 2] = 2
     parts = render(joints[None], np.zeros((1, 32, 32)))[0, : len(COCO.parts)]
-    assert ((parts > 0) == (parts >= POSITIVE_THRESHOLD)).all()
+    assert ((parts > 0) == foreground_of(parts).bool()).all()
 
 
 def test_padding_rows_and_which_labelled_keypoints_are_visible_change_nothing() -> None:

@@ -119,9 +119,9 @@ def test_data_sets_can_be_tables_of_a_file_and_are_named_after_their_files(tmp_p
 @pytest.mark.parametrize(
     "value, message",
     [
-        ("[{path=''}]", "dataset.path must be a path"),
-        ("[{weight=2.0}]", "dataset.path must be a path"),
-        ("[{path='a.h5', weight=0}]", "dataset.weight must be positive"),
+        ("[{path=''}]", "of a data set, path must be a path"),
+        ("[{weight=2.0}]", "of a data set, path must be a path"),
+        ("[{path='a.h5', weight=0}]", "of a data set, weight must be positive"),
         ("[{path='a.h5', wieght=2}]", "unknown key data.train.wieght (did you mean weight?"),
     ],
 )
