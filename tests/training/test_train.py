@@ -22,8 +22,10 @@ from torch import nn
 import posenet
 from posenet.checkpoints import folder as checkpoint_folder
 from posenet.checkpoints.file import read_checkpoint
+from posenet.data.dataset import Batch
 from posenet.devices.parallel import Runtime
 from posenet.errors import CheckpointError, ConfigError, TrainingError
+from posenet.training.batches import StepBatches
 from posenet.training.train import TrainingResult
 from tests.helpers.drawn_data import document, person, write_annotations
 from tests.helpers.run_logs import read_log
@@ -153,6 +155,21 @@ def test_max_steps_counts_from_the_start_and_an_epoch_that_it_completes_is_valid
         assert (result.steps, result.epochs, result.finished, result.stopped) == (steps, epochs, False, False)
         assert len(read_log(tmp_path, "epoch")) == epochs
         assert (tmp_path / "run.status").read_text() == "finished\n"
+
+
+def test_a_run_to_the_end_of_an_epoch_reads_no_batch_of_the_next(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epochs: list[int] = []
+    take_step = StepBatches.take_step
+
+    def watched(batches: StepBatches, epoch: int, step: int) -> list[Batch]:
+        epochs.append(epoch)
+        return take_step(batches, epoch, step)
+
+    monkeypatch.setattr(StepBatches, "take_step", watched)
+    train_tiny(stores, tmp_path, max_steps=STEPS)
+    assert epochs == [0] * STEPS
 
 
 def test_a_completed_run_is_not_trained_again(stores: Stores, tmp_path: Path) -> None:
