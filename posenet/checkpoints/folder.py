@@ -97,8 +97,9 @@ class CheckpointFolder:
     def history(self, last_step: int | None = None) -> list[Path]:
         """The numbered checkpoints, newest first.
 
-        After a return to an older checkpoint, the steps beyond ``last_step``, that of ``last.pth``, are the oldest.
-        Times do not count, because copies of files have others. None looks for the step of ``last.pth``.
+        After a return to an older checkpoint, files of later steps than ``last_step``, that of ``last.pth``, are left:
+        they are older than all others. The times of files do not tell this, because copies have others. None looks for
+        the step of ``last.pth``.
         """
         names = (re.fullmatch(r"step-(\d+)\.pth", path.name) for path in self.path.glob("step-*.pth"))
         paths = {int(name[1]): self.path / name[0] for name in names if name}

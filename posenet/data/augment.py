@@ -188,7 +188,8 @@ def warp_mask(runs: np.ndarray, image_size: tuple[int, int], matrix: np.ndarray,
     It is 0 or 1, as ``border`` outside the image. The result, 0-255, is written to ``out``, (height / 4, width / 4)
     uint8, which is C-contiguous.
     """
-    if not runs[1 - border :: 2].any():  # all is like the border, as in most supervision masks
+    # The runs are of 0 and 1 in turn. In most supervision masks, all is like the border.
+    if not runs[1 - border :: 2].any():
         out[:] = 255 * border
         return
     # ``decode_columns`` returns the transposed mask, so the matrix takes y before x.

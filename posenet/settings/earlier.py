@@ -56,7 +56,7 @@ CONSTANTS: dict[str, Any] = {
 }
 """Settings before 0.7 that are constants now, with the values that they have."""
 STEP_SECTIONS = ("augment.", "targets.", "loss.", "optim.", "distill.")
-"""Those of them decide what a step computes."""
+"""Sections whose settings decide what a step computes."""
 
 _log = logging.getLogger(__name__)
 

@@ -53,7 +53,7 @@ def refuse_files_of_others(folder: Path) -> None:
 def text_log(folder: Path) -> Iterator[None]:
     """Write all messages of the package to ``log.txt`` in a folder, and an error that ends the context.
 
-    Handlers of others get the messages that they would get without it.
+    Other handlers, such as those of a program that trains, get the messages that they would get without it.
     """
     file = logging.FileHandler(folder / TEXT_LOG, encoding="utf-8")
     file.setLevel(logging.INFO)

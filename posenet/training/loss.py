@@ -29,9 +29,10 @@ Loss = Callable[[Predictions, Tensor, Tensor], Tensor]
 def make_loss(config: Config) -> Loss:
     """The loss that ``loss.function`` names, else the focal L2 loss.
 
-    The name is that of a ``Loss``, or of a class of such objects; it is called with the ``Config``, or its class method
-    ``from_config`` is. The predictions have the precision of the network. ``ConfigError`` if the name cannot be
-    imported, or if what it makes cannot be called or has parameters.
+    The name is that of a ``Loss``, which is taken as it is; or of a class of such objects, of which
+    ``from_config(config)`` makes one, or ``Class(config)`` where it has no such method. The predictions have the
+    precision of the network. ``ConfigError`` if the name cannot be imported, or if what it makes cannot be called or
+    has parameters.
     """
     name = config.loss.function
     if not name:

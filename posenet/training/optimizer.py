@@ -100,9 +100,9 @@ def learning_rate(config: Config, world_size: int, epoch: int, step: int, steps_
 
     * With ``average.cycle_epochs``, after k of the n steps of a cycle ``first + (last - first) * (k + 1) / n`` of
       ``cycle_lr`` (for SWA, arXiv 1803.05407).
-    * With ``optim.schedule`` "cosine", after k of the n steps of the run ``lr * (1 + cos(pi * k / n)) / 2`` (arXiv
+    * With ``optim.schedule`` "cosine", after K of the N steps of the run ``lr * (1 + cos(pi * K / N)) / 2`` (arXiv
       1608.03983, without restarts); with "step", a drop by ``step_factor`` every ``step_epochs``. Both rise linearly at
-      first, by the factor ``min(1, (k + 1) / warmup_steps)``.
+      first, by the factor ``min(1, (K + 1) / warmup_steps)``.
     """
     optim, average = config.optim, config.average
     factor = world_size if optim.scale_lr else 1  # because the effective batch grows with the number of processes

@@ -182,16 +182,16 @@ class TrainStep:
         # once, because the device is idle while the host waits for them.
         guard = self.bad_steps
         values = torch.stack([*losses, norm])  # (batches + 1,)
-        is_bad = ~(values.isfinite() & (values <= guard.loss.limit))
+        is_bad = ~(values.isfinite() & (values <= guard.loss.limit))  # of the losses; the norm has another limit
         own = torch.stack([values, is_bad.to(values.dtype)])
-        numbers = torch.cat([self.runtime.all_reduce_sum(own), own]).tolist()  # (4, batches + 1)
-        (*loss_sums, norm_sum), (*bad_losses, _), own_values, own_is_bad = numbers
-        gradient_norm = norm_sum / self.runtime.world_size
-        mean_loss = sum(loss_sum / self.runtime.world_size for loss_sum in loss_sums) / len(batches)
+        numbers = torch.stack([self.runtime.all_reduce_sum(own), own]).tolist()  # (2, 2, batches + 1)
+        (sums, bad_counts), (own_values, own_is_bad) = numbers
+        *mean_losses, gradient_norm = (value / self.runtime.world_size for value in sums)
+        mean_loss = sum(mean_losses) / len(batches)
 
         # Skip or update.
-        for bad, value, is_own in zip(bad_losses, own_values, own_is_bad):
-            if bad:
+        for bad_count, value, is_own in zip(bad_counts[:-1], own_values, own_is_bad):
+            if bad_count:
                 self.scaler.update(self.scaler.get_scale())  # the loss says nothing about the loss scale of fp16
                 return StepResult(bad=BadValue("loss", value, guard.loss.limit, bool(is_own)))
         bad_gradient = BadValue("gradient norm", gradient_norm, guard.relative_gradient.limit * mean_loss)

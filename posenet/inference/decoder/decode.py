@@ -269,7 +269,7 @@ def _are_short(xy: np.ndarray, first: np.ndarray, second: np.ndarray, passes: np
     x, y = xy.T
     length = np.full(len(passes), np.inf, xy.dtype)
     length[passes] = np.hypot(x[second[passes]] - x[first[passes]], y[second[passes]] - y[first[passes]])
-    length = length.reshape(np.ptp(first) + 1, -1)
+    length = length.reshape(np.ptp(first) + 1, -1)  # (first ends, second ends): all pairs of the two, in this order
     for _ in range(2):
         last = min(MAX_NEAREST, length.shape[1]) - 1
         length[length > np.partition(length, last)[:, last, None]] = np.inf
@@ -399,7 +399,7 @@ def assemble_people(
     kept = np.flatnonzero(is_kept)
     kept = kept[np.argsort(-score[kept], kind="stable")][:max_people]  # labels, highest score first
 
-    row_of_label = np.full(len(count), -1)  # -1 for people who are dropped
+    row_of_label = np.full(len(count), -1)  # -1, which is the last row of an array, for people who are dropped
     row_of_label[kept] = np.arange(len(kept))
     person = row_of_label[label]  # of each candidate
     is_owned = person >= 0
@@ -587,6 +587,10 @@ def complete_people(
     3. The expected position, as the estimate.
 
     For people with fewer keypoints, and without a pose model, the estimate is the mean of the keypoints found.
+
+    Args:
+        keypoints: (P, K, 3) float32 x, y in cells, and score; 0 where nothing was found.
+        is_linked: (P + 1, N) bool: whether any limb connects a candidate to a person; the last row is not used.
 
     Returns:
         (P, K, 3) float32 keypoints as given, and (P, K) complex estimates in cells; those of keypoints that were found
