@@ -229,6 +229,7 @@ class TestTrust:
             with pytest.raises(ConfigError, match="model.network=trap:Trap"):
                 Predictor("run/last.pth", device="cpu")
             train_tiny(stores, tmp_path / "tuned", "train.weights=run/last.pth", max_steps=1)
+            pytest.importorskip("posenet.training.teacher")
             with pytest.raises(ConfigError, match="model.network=trap:Trap"):
                 train_tiny(stores, tmp_path / "taught", "train.teacher=run/last.pth", max_steps=1)
         assert not trap.exists()

@@ -32,12 +32,16 @@ BESIDE = {
     "tests/skeleton/test_custom_skeleton.py docs/own_object.md",
     "checks": "tests/annotations/checks",
     "exports": "tests/inference/exports docs/deployment.md",
+    "published": "tests/checkpoints/published tests/cli/test_weights.py",
+    "teacher": "tests/training/test_teacher.py",
+    "earlier": "tests/settings/test_earlier.py",
 }
 COMMANDS = {
     "diagnosis": "diagnose",
     "synthetic": "make-synthetic",
     "page": "app",
     "exports": "export-onnx",
+    "published": "weights",
 }
 """Commands that go with a room."""
 

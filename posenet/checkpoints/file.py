@@ -20,6 +20,8 @@ from posenet.messages import is_out_of_memory, truncate_for_message
 
 FORMAT = 1
 """Version of the dictionary that a run saves."""
+HOME_VARIABLE = "POSENET_HOME"
+"""Environment variable with the folder of downloaded weights and other files that can be made again."""
 
 _FOLDER_ATTRIBUTE = 0x10
 _ENTRY_SIGNATURE = b"PK\x03\x04"
@@ -85,6 +87,39 @@ def require_checkpoint_file(path: Path) -> None:
         others = [path / "best.pth", path / "last.pth", path.parent / "last.pth"]
         remedy = next((f"there is {other}" for other in others if other.is_file()), "check the path")
         raise CheckpointError(f"checkpoint {path} is not a file; {remedy}")
+
+
+def find_weights(name: str | Path) -> Path:
+    """The file that a path or else the name of published weights means; downloaded if it is not in the cache.
+
+    Raises:
+        CheckpointError: there is no such file, the name is not known, or the weights cannot be downloaded or are not
+            the expected ones.
+    """
+    text, path = str(name), Path(name)
+    try:
+        from posenet.checkpoints.published.weights import NAMED_WEIGHTS, fetch_weights
+    except ModuleNotFoundError:  # a part of the package that may be left out
+        require_checkpoint_file(path)
+        return path
+    # A folder of the name, such as a checkout, is in nobody's way.
+    if path.name != text or path.suffix or (path.exists() and not (path.is_dir() and text in NAMED_WEIGHTS)):
+        require_checkpoint_file(path)
+        return path
+    if text not in NAMED_WEIGHTS:
+        known = ", ".join(NAMED_WEIGHTS)
+        raise CheckpointError(f"{text} is neither a file nor the name of published weights ({known})")
+    return fetch_weights(text)
+
+
+def cache_folder() -> Path:
+    """The user's folder for files that can be downloaded or made again; ``CheckpointError`` if there is no home."""
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    folder = Path(os.environ.get(HOME_VARIABLE) or f"{cache}/posenet")
+    try:
+        return folder.expanduser()
+    except RuntimeError as error:  # as in some containers
+        raise CheckpointError(f"this user has no home folder for {folder}; set {HOME_VARIABLE} to a folder") from error
 
 
 def _check_archive(file: BinaryIO) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import re
@@ -13,16 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posenet.checkpoints.file import FORMAT, read_checkpoint, write_checkpoint
-from posenet.checkpoints.named import find_weights
+from posenet.checkpoints.file import find_weights, read_checkpoint
 from posenet.errors import CheckpointError
-from posenet.files import check_outputs
 from posenet.messages import truncate_for_message
 from posenet.model.build import build_network
 from posenet.model.posenet import PoseNet
-from posenet.model.published_names import rename_to_ours, rename_to_published
-from posenet.settings import Config, ModelConfig, config_from_dict, config_to_dict
-from posenet.skeleton import COCO, Skeleton
+from posenet.settings import Config, ModelConfig, config_from_dict
+from posenet.skeleton import Skeleton
 from posenet.skeleton.skeleton_file import BUILT_IN
 
 MIN_LOADED_SHARE = 0.5
@@ -127,7 +125,7 @@ def stored_config(path: str | Path) -> Config:
 
 def _config_of(state: Mapping[str, Any], path: Path) -> Config:
     return config_of_checkpoint(state, path) or dataclasses.replace(
-        Config(), model=_infer_network_size(ModelConfig(), extract_weights(state, path), path)
+        Config(), model=infer_network_size(ModelConfig(), extract_weights(state, path), path)
     )
 
 
@@ -181,7 +179,10 @@ def extract_weights(state: Mapping[str, Any], path: str | Path) -> dict[str, Ten
     # torch.compile puts its prefix also before names within a network.
     weights = {re.sub(prefixes, "", name.replace("_orig_mod.", "")): tensor for name, tensor in tensors.items()}
     if not is_ours:
-        weights = rename_to_ours(weights)
+        with contextlib.suppress(ModuleNotFoundError):  # a part of the package that may be left out
+            from posenet.checkpoints.published.names import rename_to_ours
+
+            weights = rename_to_ours(weights)
     if len(weights) < len(tensors):
         raise CheckpointError(f"{path} contains tensors more than once, under several names; keep one network")
     return weights
@@ -233,44 +234,7 @@ def _to_text(name: str) -> str:
     return truncate_for_message(name)[1:-1]
 
 
-def import_weights(
-    source: str | Path, output: str | Path, config: Config | None = None, *, overwrite: bool = False
-) -> Config:
-    """Write the weights of any file, or published weights by name, as our checkpoint; return the configuration in it.
-
-    That is ``config`` with the size of network that the weights have, else the one of ``load_model``.
-    ``CheckpointError`` if the source has no weights that fit, or the output cannot be written; ``DataError`` if it is
-    the source, or exists without ``overwrite``.
-    """
-    source = find_weights(source)
-    check_outputs([output], [source], overwrite=overwrite)
-    if config is not None:
-        weights = extract_weights(read_checkpoint(source), source)
-        config = dataclasses.replace(config, model=_infer_network_size(config.model, weights, source))
-    network, config = load_model(source, config)
-    write_checkpoint(Path(output), {"format": FORMAT, "model": network.state_dict(), "config": config_to_dict(config)})
-    return config
-
-
-def export_weights(source: str | Path, output: str | Path, *, overwrite: bool = False) -> None:
-    """Write the weights of a checkpoint with the published names, in the dictionary that the authors' code reads.
-
-    Only weights are exported: ``optimizer_weight`` is empty, ``train_loss``, the best loss so far, is infinite, and
-    ``epoch`` is 0. ``CheckpointError`` if the network does not predict the published maps, or a file cannot be read or
-    written; ``DataError`` if the output is the source, or exists without ``overwrite``.
-    """
-    source = find_weights(source)
-    check_outputs([output], [source], overwrite=overwrite)
-    network, config = load_model(source)
-    if config.model.network or config.model.skeleton.changes_of_network(COCO):
-        raise CheckpointError(
-            f"{source} is no PoseNet for COCO's keypoints and body parts, as published files are; use the checkpoint"
-        )
-    weights = rename_to_published(network.state_dict())
-    write_checkpoint(Path(output), {"weights": weights, "optimizer_weight": {}, "train_loss": math.inf, "epoch": 0})
-
-
-def _infer_network_size(settings: ModelConfig, weights: dict[str, Tensor], source: str | Path) -> ModelConfig:
+def infer_network_size(settings: ModelConfig, weights: dict[str, Tensor], source: str | Path) -> ModelConfig:
     """``settings`` with the number of stacks and channels that the weights have."""
     try:
         width = 4 * len(weights["stem.entry.conv.weight"])  # the first convolution has a quarter of the width

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from posenet.annotations.coco import list_image_files
-from posenet.checkpoints.named import find_weights
+from posenet.checkpoints.file import find_weights
 from posenet.cli.main import print_message
 from posenet.cli.options import (
     add_image_ids,

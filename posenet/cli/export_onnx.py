@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 
-from posenet.checkpoints.named import find_weights
+from posenet.checkpoints.file import find_weights
 from posenet.cli.main import print_message
 from posenet.cli.options import (
     CHECKPOINT_HELP,

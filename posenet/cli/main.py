@@ -179,6 +179,8 @@ def _describe_error(error: Exception) -> str:
         return str(error)
     if isinstance(error, ModuleNotFoundError) and error.name == "torch":
         return "PyTorch is not installed: pip install torch; without it, exported files work in one process"
+    if isinstance(error, ModuleNotFoundError) and str(error.name).startswith("posenet."):
+        return f"{error.name} is not in this installation; install all of posenet, or do without it"
     if is_out_of_memory(error):  # on a device: see ``Runtime.explain_errors``
         reason = str(error).partition("\n")[0][:200]
         return f"too little memory{f' ({reason})' if reason else ''}; lower the batch size and the number of workers"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from posenet.checkpoints.named import NAMED_WEIGHTS, cached_path, find_weights
+from posenet.checkpoints.file import find_weights
+from posenet.checkpoints.published.weights import NAMED_WEIGHTS, cached_path
 from posenet.cli.main import print_message
 from posenet.cli.options import (
     CHECKPOINT_HELP,
@@ -57,7 +58,7 @@ def run(args: argparse.Namespace) -> None:
 def _convert(args: argparse.Namespace) -> None:
     find_weights(args.weights)
     # The conversions import PyTorch, which the other actions do not need, and nor does a missing file.
-    from posenet.checkpoints.weights import export_weights, import_weights
+    from posenet.checkpoints.published.convert import export_weights, import_weights
 
     if args.action == "export":
         export_weights(args.weights, args.output, overwrite=args.overwrite)

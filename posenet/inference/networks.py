@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from posenet.checkpoints.named import find_weights
+from posenet.checkpoints.file import find_weights
 from posenet.errors import ConfigError
 from posenet.messages import truncate_for_message
 from posenet.settings import Config

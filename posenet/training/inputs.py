@@ -15,7 +15,7 @@ from typing import Any
 
 import posenet
 from posenet.annotations.coco import CocoImage
-from posenet.checkpoints.named import find_weights
+from posenet.checkpoints.file import find_weights
 from posenet.data.store_list import (
     StoreList,
     describe_content,

@@ -5,6 +5,7 @@ The parts of a run do not know how they are saved: ``state_of`` reads their valu
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import math
@@ -24,7 +25,6 @@ from posenet.checkpoints.weights import (
 from posenet.errors import CheckpointError, ConfigError
 from posenet.messages import is_out_of_memory, truncate_for_message
 from posenet.settings import Config, config_differences, config_to_dict, load_config
-from posenet.settings.earlier import require_same_constants
 from posenet.training.inputs import Experiment, describe_inputs, with_settings
 from posenet.training.optimizer import names_to_freeze, restore_optimizer
 
@@ -162,7 +162,10 @@ def config_of_run(
         return with_settings(load_config(experiment, overrides), "checkpoint", path=str(folder))
     path, state = checkpoint
     saved = config_of_checkpoint(state, path) or Config()
-    require_same_constants(state["config"], path)
+    with contextlib.suppress(ModuleNotFoundError):  # a part of the package that may be left out
+        from posenet.settings.earlier import require_same_constants
+
+        require_same_constants(state["config"], path)
     config = with_settings(load_config(experiment, overrides, base=saved), "checkpoint", path=str(folder))
     if changes := saved.model.skeleton.changes_of_network(config.model.skeleton):
         raise ConfigError(

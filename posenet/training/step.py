@@ -11,6 +11,7 @@ import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +29,9 @@ from posenet.settings import Config
 from posenet.training.bad_steps import BadStepPolicy, BadValue
 from posenet.training.loss import Loss, make_loss
 from posenet.training.optimizer import batch_norm_layers
-from posenet.training.teacher import Teacher, load_teacher
+
+if TYPE_CHECKING:
+    from posenet.training.teacher import Teacher
 
 
 class ModelWithLoss(nn.Module):
@@ -113,7 +116,11 @@ def build_model(config: Config, network: PoseNet, device: torch.device) -> Model
     network.channels_last = mode.channels_last
     layout = torch.channels_last if mode.channels_last else torch.contiguous_format
     network.to(device=device, memory_format=layout)  # type: ignore[call-overload]
-    renderer, loss, teacher = TargetRenderer.from_config(config), make_loss(config), load_teacher(config, device)
+    renderer, loss, teacher = TargetRenderer.from_config(config), make_loss(config), None
+    if config.train.teacher:
+        from posenet.training.teacher import load_teacher  # a part of the package that may be left out
+
+        teacher = load_teacher(config, device)
     model = ModelWithLoss(network, renderer, loss, mode.amp, teacher)
     if config.parallel.compile:
         model.compile()

@@ -64,14 +64,12 @@ class Teacher:
         return torch.where(maps < THRESHOLD, torch.zeros_like(maps), maps)
 
 
-def load_teacher(config: Config, device: torch.device) -> Teacher | None:
-    """The teacher of a run, in the fastest precision of its device; None if ``train.teacher`` is not set.
+def load_teacher(config: Config, device: torch.device) -> Teacher:
+    """The teacher that ``train.teacher`` names, in the fastest precision of the device of a run.
 
     ``CheckpointError`` if the file is no network, ``ConfigError`` if it has another skeleton than ``model.skeleton``.
     """
     name = config.train.teacher
-    if not name:
-        return None
     network, teacher_config = load_model(name)
     if teacher_config.model.skeleton.changes_of_network(config.model.skeleton):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Loading and converting weights: prefixes, published files, partial fits, and the network of a checkpoint."""
+"""Loading weights: prefixes, partial fits, and the network of a checkpoint."""
 
 from __future__ import annotations
 
@@ -16,22 +16,17 @@ from torch import nn
 from posenet.checkpoints.file import read_checkpoint
 from posenet.checkpoints.weights import (
     config_of_checkpoint,
-    export_weights,
     extract_weights,
-    import_weights,
     load_model,
     load_weights,
     stored_config,
 )
-from posenet.cli.main import run_tool
 from posenet.errors import CheckpointError, ConfigError
 from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
-from posenet.model.published_names import rename_to_published
 from posenet.settings import config_to_dict, load_config
 from posenet.skeleton import COCO
 from posenet.training.resume import config_of_run
-from posenet.training.teacher import load_teacher
 from tests.helpers.networks import random_network, tiny_network, write_checkpoint
 from tests.helpers.process_runs import find_differences
 
@@ -83,18 +78,13 @@ def test_names_in_a_checkpoint_of_ours_keep_what_other_programs_add(tmp_path: Pa
         assert list(extract_weights({"model": weights, "config": {}}, "a.pth")) == names
 
 
-def test_our_checkpoint_loads_with_its_settings_as_far_as_they_still_exist(
-    model: PoseNet, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_our_checkpoint_loads_with_its_settings(model: PoseNet, tmp_path: Path) -> None:
     path = tmp_path / "old.pth"
     tables = config_to_dict(TINY)
-    tables["log"]["format"] = "json"
     torch.save({"format": 1, "model": model.state_dict(), "config": tables}, path)
-    with caplog.at_level("INFO"):
-        loaded, config = load_model(path)
+    loaded, config = load_model(path)
     assert have_same_weights(loaded, model) and config == TINY
     assert not loaded.training
-    assert "ignored: log.format" in caplog.text
     with pytest.raises(CheckpointError, match="another architecture"):
         load_model(path, load_config(None, ["model.stacks=2"], base=TINY))
     torch.save({"model": model.state_dict() | {"extra.weight": torch.ones(1)}, "config": tables}, path)
@@ -195,15 +185,11 @@ def test_every_door_refuses_the_same_weights_and_changes_nothing(
     weights = model.state_dict()
     weights[WEIGHT] = changed(weights[WEIGHT], math.nan)
     torch.save({"format": 1, "model": weights, "config": config_to_dict(TINY)}, path)
-    teacher = dataclasses.replace(TINY, train=dataclasses.replace(TINY.train, teacher=str(path)))
     before = copy.deepcopy(other.state_dict())
     doors: dict[str, Callable[[], object]] = {
         "load_weights": lambda: load_weights(other, path),
         "load_model": lambda: load_model(path),
         "resume": lambda: config_of_run(None, [], tmp_path, (path, read_checkpoint(path))),
-        "import": lambda: import_weights(path, tmp_path / "imported.pth"),
-        "export": lambda: export_weights(path, tmp_path / "exported.pth"),
-        "teacher": lambda: load_teacher(teacher, torch.device("cpu")),
         "Predictor": lambda: Predictor(path, device="cpu"),
     }
     for door, enter in doors.items():
@@ -223,12 +209,8 @@ def test_weights_of_other_floating_types_load_as_float32(model: PoseNet, tmp_pat
 
 def test_two_tensors_of_one_name_are_refused(model: PoseNet) -> None:
     weights = model.state_dict()
-    for table in (
-        weights | {f"module.{WEIGHT}": weights[WEIGHT]},
-        rename_to_published(weights) | {WEIGHT: weights[WEIGHT]},
-    ):
-        with pytest.raises(CheckpointError, match="two.pth .*more than once"):
-            extract_weights({"weights": table}, "two.pth")
+    with pytest.raises(CheckpointError, match="two.pth .*more than once"):
+        extract_weights({"weights": weights | {f"module.{WEIGHT}": weights[WEIGHT]}}, "two.pth")
 
 
 def test_maps_get_no_other_meaning_than_that_in_the_checkpoint(tmp_path: Path) -> None:
@@ -259,82 +241,3 @@ def test_weights_that_are_not_determined_are_refused_with_the_keys_that_are_ther
     with pytest.raises(CheckpointError) as caught:
         load_weights(other, path)
     assert all(key in str(caught.value) for key in keys)
-
-
-def convert(action: str, *arguments: object) -> int:
-    """Run ``posenet weights`` and return its exit status."""
-    return run_tool("weights", [action, *map(str, arguments)], prog="weights")
-
-
-@pytest.fixture
-def published(tmp_path: Path) -> Path:
-    """A file of weights as the authors' code writes it."""
-    path = tmp_path / "PoseNet_9_epoch.pth"
-    renamed = rename_to_published(tiny_network(growth=6).state_dict())
-    weights = {f"module.{name}": tensor for name, tensor in renamed.items()}
-    torch.save({"weights": weights, "optimizer_weight": {"state": {}}, "train_loss": 1.5, "epoch": 9}, path)
-    return path
-
-
-def test_export_of_an_import_is_the_published_file_and_the_network_has_the_size_of_its_weights(
-    published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ours, exported = tmp_path / "new" / "ours.pth", tmp_path / "exported.pth"
-    assert convert("import", published, "--output", ours, "--set", "inference.height=320") == 0
-    assert "2 stacks, width 16, growth 6" in capsys.readouterr().out
-    config = load_model(ours)[1]
-    assert (config.inference.height, config.model.stacks, config.model.growth) == (320, 2, 6)
-    assert convert("export", ours, "--output", exported) == 0
-    first, second = (torch.load(path, weights_only=True) for path in (published, exported))
-    assert second.keys() == first.keys()
-    assert [f"module.{name}" for name in second["weights"]] == list(first["weights"])
-    assert all(torch.equal(second["weights"][name[7:]], tensor) for name, tensor in first["weights"].items())
-
-
-def test_import_of_our_checkpoint_keeps_its_settings_except_those_that_options_change(
-    model: PoseNet, tmp_path: Path
-) -> None:
-    source, output = tmp_path / "last.pth", tmp_path / "mine.pth"
-    config = load_config(None, ["inference.height=192"], base=TINY)
-    torch.save({"model": model.state_dict(), "config": config_to_dict(config)}, source)
-    (tmp_path / "mine.toml").write_text("[inference]\nheight = 320\n")
-    words = ["--config", tmp_path / "mine.toml", "--set", "inference.flip=true"]
-    assert convert("import", source, "--output", output, *words) == 0
-    changed = load_model(output)[1]
-    assert changed == load_config(None, ["inference.flip=true", "inference.height=320"], base=config)
-
-
-def test_files_are_replaced_only_on_request_and_the_input_never(
-    published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = published.read_bytes()
-    assert convert("import", published, "--output", published, "--overwrite") == 2
-    assert str(published) in capsys.readouterr().err and published.read_bytes() == before
-    output = tmp_path / "ours.pth"
-    output.write_bytes(b"mine")
-    assert convert("import", published, "--output", output) == 2
-    assert output.read_bytes() == b"mine"
-    assert convert("import", published, "--output", output, "--overwrite") == 0
-    assert convert("export", output, "--output", published) == 2 and published.read_bytes() == before
-
-
-@pytest.mark.parametrize("name", ["layer.weight", "stem.entry.conv.weight"])
-def test_weights_of_another_network_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
-    torch.save({name: torch.tensor(3.0)}, tmp_path / "other.pth")
-    assert convert("import", tmp_path / "other.pth", "--output", tmp_path / "a.pth") == 2
-    assert "PoseNet" in capsys.readouterr().err
-    assert not (tmp_path / "a.pth").exists()
-
-
-def test_networks_of_other_skeletons_need_its_name_and_are_not_exported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    hand, bare, ours = (tmp_path / name for name in ("hand.toml", "bare.pth", "ours.pth"))
-    hand.write_text('keypoints = ["thumb", "index"]\nparts = [["thumb", "index"]]\n')
-    skeleton = load_config(None, [f"model.skeleton={hand}"]).model.skeleton
-    torch.save({"model": tiny_network(stacks=1, skeleton=skeleton).state_dict()}, bare)
-    assert convert("import", bare, "--output", ours) == 2
-    assert "model.skeleton=FILE" in capsys.readouterr().err
-    assert convert("import", bare, "--output", ours, "--set", f"model.skeleton={hand}") == 0
-    assert convert("export", ours, "--output", tmp_path / "b.pth") == 2
-    assert "COCO" in capsys.readouterr().err

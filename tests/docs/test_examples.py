@@ -29,11 +29,11 @@ import pytest
 import torch
 
 from posenet import PoseNet
+from posenet.checkpoints.published.names import rename_to_published
 from posenet.cli import main as cli
 from posenet.cli.options import with_dashes
 from posenet.data.build import build_store
 from posenet.images import write_image
-from posenet.model.published_names import rename_to_published
 from posenet.settings import config_to_dict, load_config
 from posenet.settings.reading import EXPERIMENTS_FOLDER
 from tests.helpers.documentation import PAGES, Command, page_name, parse_commands, read_blocks

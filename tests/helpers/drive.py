@@ -10,7 +10,7 @@ from unittest.mock import create_autospec
 import gdown
 import pytest
 
-from posenet.checkpoints.named import NAMED_WEIGHTS, NamedWeights
+from posenet.checkpoints.published.weights import NAMED_WEIGHTS, NamedWeights
 
 
 @dataclass

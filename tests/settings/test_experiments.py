@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from posenet.cli import main as cli
-from posenet.data import augment, targets
 from posenet.errors import ConfigError
-from posenet.inference import averaging
-from posenet.inference.decoder import decode
 from posenet.inference.predictor import Predictor
-from posenet.model import posenet
 from posenet.settings import DataConfig, config_to_dict, load_config
-from posenet.settings.earlier import CONSTANTS
 from posenet.settings.reading import EXPERIMENTS_FOLDER, experiment_names
 from posenet.settings.sections import advise_on_height
-from posenet.training import bad_steps, batches, loss, optimizer, teacher, validation
 from tests.helpers.networks import write_checkpoint
 from tests.helpers.source_files import ROOT
 
@@ -47,47 +40,6 @@ def test_a_name_stands_for_its_file_and_is_printed_as_it_is(
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert set(lines) == NAMES
     assert f"# {lines[name]}\n" == printed.splitlines(keepends=True)[0]
-
-
-RECORDED = json.loads((ROOT / "tests" / "fixtures" / "experiments.json").read_text())
-"""The settings of every experiment in version 0.6."""
-
-
-@pytest.mark.parametrize("name", sorted(NAMES - {"demo"}))  # which goes with the drawn people of this version
-def test_an_experiment_means_what_it_meant_in_version_0_6(name: str) -> None:
-    """Settings of version 0.6 that no longer exist are constants with the values that they had in all experiments."""
-    config = json.loads(json.dumps(config_to_dict(load_config(name))))
-    before = {f"{section}.{key}": value for section, table in RECORDED[name].items() for key, value in table.items()}
-    now = {f"{section}.{key}": value for section, table in config.items() for key, value in table.items()}
-    assert {key: (now | CONSTANTS)[key] for key in before} == before
-    assert not CONSTANTS.keys() & now.keys()
-
-
-def test_the_constants_of_earlier_settings_are_those_of_the_formulas() -> None:
-    formulas = {
-        "model.linear_std": posenet.LINEAR_STD,
-        "augment.jitter_hue": augment.JITTER[0],
-        "augment.jitter_saturation": augment.JITTER[1],
-        "augment.jitter_value": augment.JITTER[2],
-        "augment.cutout": augment.CUTOUT,
-        "targets.part_margin": targets.PART_MARGIN,
-        "targets.threshold": targets.THRESHOLD,
-        "targets.part_floor": targets.PART_FLOOR,
-        "loss.scale_weights": loss.SCALE_WEIGHTS,
-        "loss.part_weight": loss.PART_WEIGHT,
-        "loss.keypoint_weight": loss.KEYPOINT_WEIGHT,
-        "loss.mask_weight": loss.MASK_WEIGHT,
-        "loss.foreground_weight": loss.FOREGROUND_WEIGHT,
-        "loss.positive_threshold": loss.POSITIVE_THRESHOLD,
-        "optim.momentum": optimizer.MOMENTUM,
-        "distill.threshold": teacher.THRESHOLD,
-        "data.max_unreadable": batches.MAX_UNREADABLE_SAMPLES,
-        "guard.max_skips": bad_steps.MAX_SKIPS,
-        "log.pictures": validation.NUM_DRAWN,
-        "inference.max_width": averaging.MAX_WIDTH,
-        "inference.part_threshold": decode.PART_THRESHOLD,
-    }
-    assert {key: CONSTANTS[key] for key in formulas} == json.loads(json.dumps(formulas))
 
 
 def write(path: Path, text: str) -> Path:

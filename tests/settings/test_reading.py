@@ -129,34 +129,6 @@ def test_wrong_data_sets_are_errors(value: str, message: str) -> None:
     assert message in error_of(f"data.train={value}")
 
 
-def test_settings_that_no_longer_exist_are_named_in_one_line_and_ignored(caplog: pytest.LogCaptureFixture) -> None:
-    tables = {"model": {"stacks": 2, "colour": "red"}, "train": {"epochs": 3}, "removed": {"key": 1}}
-    config = config_from_dict(tables, "old.pth", from_checkpoint=True)
-    assert (config.model.stacks, config.train.epochs) == (2, 3)
-    assert caplog.messages == ["old.pth: settings that do not exist any more are ignored: model.colour, removed"]
-    with pytest.raises(ConfigError, match="old.pth: unknown key model.colour"):
-        config_from_dict(tables, "old.pth")
-    with pytest.raises(ConfigError, match="old.pth: model.stacks must be"):
-        config_from_dict({"model": {"stacks": 0}}, "old.pth", from_checkpoint=True)
-    with pytest.raises(ConfigError, match="old.pth: model must be a table"):
-        config_from_dict({"model": 3}, "old.pth", from_checkpoint=True)
-
-
-def test_a_setting_that_is_a_constant_now_is_named_if_it_had_another_value(caplog: pytest.LogCaptureFixture) -> None:
-    config_from_dict({"augment": {"cutout": (0.1, 0.3)}, "loss": {"part_weight": 1}}, "old.pth", from_checkpoint=True)
-    assert caplog.messages == []
-    config_from_dict({"inference": {"part_threshold": 0.3}}, "old.pth", from_checkpoint=True)
-    assert caplog.messages[0].endswith("ignored: inference.part_threshold")
-
-
-def test_settings_that_a_checkpoint_lacks_have_the_defaults_of_its_version() -> None:
-    config = config_from_dict({"optim": {"lr": 1e-3}, "model": {"stacks": 2}}, "old.pth", from_checkpoint=True)
-    assert (config.model.conv_std, config.loss.gamma, config.optim.name, config.optim.lr) == (0.001, 2.0, "sgd", 1e-3)
-    optim = config.optim
-    assert (optim.weight_decay, optim.warmup_epochs, optim.schedule, optim.max_grad_norm) == (5e-4, 3.0, "step", 0.0)
-    assert config_from_dict(config_to_dict(Config()), from_checkpoint=True) == Config()
-
-
 def test_differences_list_each_changed_key_once() -> None:
     new = load_config(None, ["model.stacks=2", "data.train=a.h5"])
     assert config_differences(Config(), new) == ["model.stacks: 4 -> 2", "data.train: '' -> 'a.h5'"]

@@ -83,6 +83,7 @@ def test_the_differences_of_ranks_are_named_with_both_values(tmp_path: Path, mon
 
 def test_runs_differ_neither_in_paths_nor_in_workers_but_in_data(stores: Stores, tmp_path: Path) -> None:
     """``train`` compares the digests of the stores and of the teacher, and ``--max-steps``."""
+    pytest.importorskip("posenet.training.teacher")
     copy = tmp_path / "copy.h5"
     shutil.copy(stores["train"], copy)
     train_tiny(stores, tmp_path / "one", max_steps=1)

@@ -170,11 +170,9 @@ def test_the_teacher_has_the_settings_of_the_run_and_the_fastest_precision_of_th
     for has_bf16, dtype in ((True, torch.bfloat16), (False, torch.float32)):
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": has_bf16}, raising=False)
         teacher = load_teacher(load_config(None, settings), CPU)
-        assert teacher is not None
         assert teacher.weight == 0.25
         assert {parameter.dtype for parameter in teacher.network.parameters()} == {dtype}
         assert teacher.maps(torch.rand(1, 3, SIZE, SIZE)).dtype == torch.float32
-    assert load_teacher(Config(), CPU) is None
 
 
 def test_unusable_teachers_and_data_are_refused(

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import posenet
-from posenet.checkpoints.named import cache_folder
+from posenet.checkpoints.file import cache_folder
 from posenet.checkpoints.weights import load_model, stored_config
 from posenet.errors import CheckpointError, DataError, PosenetError
 from posenet.files import read_input, sha256_of, write_atomically

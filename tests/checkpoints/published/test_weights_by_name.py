@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 import torch
 
-from posenet.checkpoints.named import cached_path, fetch_weights, find_weights
-from posenet.checkpoints.weights import import_weights, load_model, load_weights
+from posenet.checkpoints.file import find_weights
+from posenet.checkpoints.published.convert import import_weights
+from posenet.checkpoints.published.names import rename_to_published
+from posenet.checkpoints.published.weights import cached_path, fetch_weights
+from posenet.checkpoints.weights import load_model, load_weights
 from posenet.errors import CheckpointError
-from posenet.model.published_names import rename_to_published
 from tests.helpers.drive import Drive, drive_with
 from tests.helpers.networks import tiny_network
 
@@ -89,7 +91,7 @@ def test_a_wrong_file_is_refused_and_not_kept(drive: Drive, data: bytes) -> None
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no full device")
 def test_a_full_disk_is_one_line_that_names_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     full = contextlib.nullcontext("/dev/full")
-    monkeypatch.setattr("posenet.checkpoints.named.atomic_replacement", lambda path: full)
+    monkeypatch.setattr("posenet.checkpoints.published.weights.atomic_replacement", lambda path: full)
     with pytest.raises(CheckpointError, match=f"tiny .*{cached_path('tiny').parent}: No space left.*POSENET_HOME"):
         fetch_weights("tiny")
 

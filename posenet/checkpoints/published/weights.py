@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 from pathlib import Path
 from typing import NamedTuple
 
 from filelock import FileLock
 
-from posenet.checkpoints.file import read_checkpoint, require_checkpoint_file
+from posenet.checkpoints.file import HOME_VARIABLE, cache_folder, read_checkpoint
 from posenet.downloading import DownloadError, download_errors
 from posenet.errors import CheckpointError
 from posenet.files import atomic_replacement, remove_leftovers
 from posenet.messages import to_single_line
 from posenet.progress_bar import progress_bar
-
-HOME_VARIABLE = "POSENET_HOME"
-"""Environment variable with the folder of downloaded weights and other files that can be made again."""
 
 _log = logging.getLogger(__name__)
 
@@ -48,34 +44,6 @@ NAMED_WEIGHTS = {
     ),
 }
 """The weights that this program knows."""
-
-
-def find_weights(name: str | Path) -> Path:
-    """The file that a path or else the name of published weights means; downloaded if it is not in the cache.
-
-    Raises:
-        CheckpointError: there is no such file, the name is not known, or the weights cannot be downloaded or are not
-            the expected ones.
-    """
-    text, path = str(name), Path(name)
-    # A folder of the name, such as a checkout, is in nobody's way.
-    if path.name != text or path.suffix or (path.exists() and not (path.is_dir() and text in NAMED_WEIGHTS)):
-        require_checkpoint_file(path)
-        return path
-    if text not in NAMED_WEIGHTS:
-        known = ", ".join(NAMED_WEIGHTS)
-        raise CheckpointError(f"{text} is neither a file nor the name of published weights ({known})")
-    return fetch_weights(text)
-
-
-def cache_folder() -> Path:
-    """The user's folder for files that can be downloaded or made again; ``CheckpointError`` if there is no home."""
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    folder = Path(os.environ.get(HOME_VARIABLE) or f"{cache}/posenet")
-    try:
-        return folder.expanduser()
-    except RuntimeError as error:  # as in some containers
-        raise CheckpointError(f"this user has no home folder for {folder}; set {HOME_VARIABLE} to a folder") from error
 
 
 def cached_path(name: str) -> Path:

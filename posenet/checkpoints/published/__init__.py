@@ -1,0 +1,1 @@
+"""The authors' weights: downloads by name, the names of parameters, and conversion."""
