@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TypeGuard
 
 from posenet.annotations.coco import Category
-from posenet.skeleton.known_names import Pair, known_twins, pair_left_right, without_known_twin
+from posenet.annotations.known_bodies import Pair, known_twins, pair_left_right, without_known_twin
 from posenet.skeleton.skeleton import twins
 
 

@@ -25,7 +25,6 @@ from tests.helpers.changed_annotations import (
     each,
     found,
     kinds,
-    needs_checks,
     people_document,
     read,
     setting,
@@ -33,6 +32,7 @@ from tests.helpers.changed_annotations import (
 from tests.helpers.drawn_data import HEIGHT, WIDTH, document, person, write_annotations, write_images
 from tests.helpers.image_bytes import encode, jpeg_declaring
 from tests.helpers.oriented_images import oriented_image
+from tests.helpers.rooms import needs_checks
 
 
 def test_a_file_in_the_normal_form_is_not_changed() -> None:

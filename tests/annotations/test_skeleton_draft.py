@@ -18,7 +18,8 @@ from posenet.errors import DataError
 from posenet.skeleton import COCO, load_skeleton
 from posenet.skeleton.skeleton_file import DEFAULT_SIGMA, skeleton_from_table, skeleton_to_toml
 from tests.helpers.chairs import NAMES, SHAPE
-from tests.helpers.changed_annotations import found, needs_checks
+from tests.helpers.changed_annotations import found
+from tests.helpers.rooms import needs_checks
 
 
 def write(path: Path, *categories: dict[str, Any], people: Sequence[Any] = ()) -> Path:

@@ -13,9 +13,9 @@ import pytest
 import posenet
 from posenet.cli.main import run_tool
 from tests.helpers.chairs import write_chairs
-from tests.helpers.changed_annotations import needs_checks
 from tests.helpers.coco_results import InjectedErrors, people_document, perfect_results
 from tests.helpers.networks import write_checkpoint
+from tests.helpers.rooms import needs_checks, needs_drafting
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +103,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     return line
 
 
+@needs_drafting
 @needs_checks
 def test_input_that_does_not_fit_is_refused_before_anything_is_written(
     annotations: Path, results: Path, document: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -129,6 +130,7 @@ def test_input_that_does_not_fit_is_refused_before_anything_is_written(
     assert "would replace an input" in line
 
 
+@needs_drafting
 def test_results_of_other_objects_need_no_skeleton(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     images, chairs = write_chairs(tmp_path, "chairs", 3, seed=1)
     content = json.loads(chairs.read_text())

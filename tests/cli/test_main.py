@@ -111,7 +111,7 @@ def test_an_error_is_one_line_with_status_2(tool: Install, capsys: Capture, erro
         (KeyboardInterrupt(), 130, "posenet fake: interrupted"),
         (ConnectError("no contact"), 75, "posenet fake: error: no contact"),
         (ModuleNotFoundError(name="torch"), 2, "PyTorch is not installed"),
-        (ModuleNotFoundError(name="posenet.training.teacher"), 2, "posenet.training.teacher is not in this installation"),
+        (ModuleNotFoundError(name="posenet.training.teacher"), 2, "teacher is not in this installation"),
     ],
 )
 def test_other_ends_have_a_status_of_their_own(

@@ -22,6 +22,7 @@ from posenet.errors import DataError, PosenetError
 from tests.helpers.chairs import write_chairs
 from tests.helpers.process_groups import fork_ranks
 from tests.helpers.process_runs import fork_process, wait_for_exit
+from tests.helpers.rooms import needs_drafting
 from tests.helpers.spot_networks import write_spot_split
 
 STARTED = 7
@@ -46,8 +47,8 @@ def no_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ("evaluate --checkpoint missing.pth --images images --annotations a.json", "missing.pth is not a file"),
         ("evaluate --checkpoint a.pth --images images --annotations missing.json", "annotations missing.json"),
         ("evaluate --checkpoint a.pth --images images --annotations a.json --output existing.json", "existing.json ex"),
-        ("train-distributed missing.yaml", "missing.yaml does not exist"),
-        ("train-distributed missing.yaml --resume run", "leave out --resume PATH"),
+        pytest.param("train-distributed missing.yaml", "missing.yaml does not exist", marks=needs_drafting),
+        pytest.param("train-distributed missing.yaml --resume run", "leave out --resume PATH", marks=needs_drafting),
     ],
 )
 def test_the_parent_refuses_wrong_input_before_it_starts_processes(
@@ -58,6 +59,7 @@ def test_the_parent_refuses_wrong_input_before_it_starts_processes(
     assert message in error and error.count("\n") == 1
 
 
+@needs_drafting
 @pytest.mark.usefixtures("no_processes")
 def test_the_parent_prepares_annotations(tmp_path: Path) -> None:
     images, annotations = write_chairs(tmp_path, "photos", 8, 1)

@@ -26,6 +26,7 @@ from posenet.training.step import ModelWithLoss, TrainStep
 from tests.helpers.chairs import write_chairs
 from tests.helpers.process_groups import fork_ranks, free_port
 from tests.helpers.process_runs import fork_process, wait_for_exit
+from tests.helpers.rooms import needs_drafting
 from tests.helpers.tiny_training import TINY, Stores, data_settings
 
 SCRIPT = Path(__file__).parents[2] / "tools" / "train_distributed.py"
@@ -242,6 +243,7 @@ def test_a_run_resumes_by_itself_after_a_restart_by_torchrun(start: Start, tmp_p
     assert read_checkpoint(tmp_path / "run" / "last.pth")["progress"]["epoch"] == 2
 
 
+@needs_drafting
 def test_two_processes_train_from_annotations_that_the_first_one_prepares(tmp_path: Path) -> None:
     images, annotations = write_chairs(tmp_path, "photos", 8, 1)
     flags = f"--images {images} -p {tmp_path / 'run'} --device cpu --epochs 1 --set".split()
@@ -257,6 +259,7 @@ def test_two_processes_train_from_annotations_that_the_first_one_prepares(tmp_pa
     assert (tmp_path / "run" / "best.pth").exists()
 
 
+@needs_drafting
 def test_a_rank_that_waits_for_data_longer_than_its_time_is_not_told_of_a_lost_one(tmp_path: Path) -> None:
     images, annotations = write_chairs(tmp_path, "photos", 8, 1)
     words = [annotations, "--images", images, "-p", tmp_path / "run", "--device", "cpu", "--timeout", "0.05"]

@@ -33,6 +33,7 @@ from tests.helpers.coco_results import (
     random_results,
 )
 from tests.helpers.drawn_data import person as box_person
+from tests.helpers.rooms import needs_drafting
 
 NUM_IMAGES = 50
 """Images of COCO. pycocotools, with which the results are compared, takes most of the time."""
@@ -217,6 +218,7 @@ def test_only_chosen_images_are_diagnosed(drawn: dict[str, Any], drawn_file: Pat
     assert len(diagnosis.matched.truth.areas) == sum(entry["image_id"] in chosen for entry in drawn["annotations"])
 
 
+@needs_drafting
 def test_other_skeletons_have_their_own_sigmas_and_sides(drawn: dict[str, Any], tmp_path: Path) -> None:
     """A skeleton of three keypoints, one pair of them left and right."""
     skeleton = posenet.Skeleton(

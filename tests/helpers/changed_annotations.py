@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from typing import Any
-
-import pytest
 
 from posenet.annotations.coco import AnnotationFile
 from posenet.annotations.reader import read_annotation_file
 from tests.helpers.drawn_data import crowd, document, person
-
-needs_checks = pytest.mark.skipif(
-    importlib.util.find_spec("posenet.annotations.checks") is None,
-    reason="needs the checks that compare annotations",
-)
-"""Skips a test in a copy of the package without that part of it; see ``tests/test_rooms.py``."""
 
 Document = dict[str, Any]
 

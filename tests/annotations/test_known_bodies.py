@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from posenet.skeleton import COCO
-from posenet.skeleton.known_names import (
-    canonical_names,
+from posenet.annotations.known_bodies import (
     known_edges,
     known_sigmas,
     known_twins,
     pair_left_right,
     without_known_twin,
 )
+from posenet.skeleton import COCO
+from posenet.skeleton.known_names import canonical_names
 
 SIDES = [
     "left_eye right_eye", "eye_left eye_right", "LeftEye RightEye", "eyeLeft eyeRight", "L_Eye R_Eye", "lEye rEye",
