@@ -119,10 +119,12 @@ def evaluate(
     else:
         options = {"amp": "off", "backend": backend_of_evaluation(checkpoint)} | options
         device = device_of_process(checkpoint, options.get("device", "auto"), options["backend"], ranks)
-        predictor = Predictor(checkpoint, **options | {"device": device})
+        settings = options | {"device": device}
+        predictor = ranks.run_on_all(lambda: Predictor(checkpoint, **settings))
     predictor.min_score = 0.0  # people with low scores raise the AP
-    split = read_split(annotations, image_ids, predictor.skeleton, images, exif_frame or predictor.exif_frame)
-    blocks = find_annotated_images(images, split.images, predictor.settings.batch_size)
+    frame = exif_frame or predictor.exif_frame
+    split = ranks.run_on_all(lambda: read_split(annotations, image_ids, predictor.skeleton, images, frame))
+    blocks = ranks.run_on_all(lambda: find_annotated_images(images, split.images, predictor.settings.batch_size))
     mine = [*itertools.chain(*ranks.share(blocks))]
 
     def predict_share() -> tuple[list[CocoResult], list[Sizes]]:

@@ -31,6 +31,7 @@ from posenet.skeleton import COCO
 from tests.helpers.drawn_data import document, person, write_annotations
 from tests.helpers.image_bytes import encode, with_orientation
 from tests.helpers.networks import write_checkpoint
+from tests.helpers.process_groups import errors_in_processes
 from tests.helpers.spot_networks import LinearSpotNetwork, spot_image, write_spot_split
 
 
@@ -72,6 +73,16 @@ def test_a_predictor_may_be_passed(checkpoint: Path, split: tuple[Path, Path]) -
     assert posenet.evaluate(predictor, *split) == posenet.evaluate(checkpoint, *split)
     with pytest.raises(ConfigError, match="config, flip"):
         posenet.evaluate(predictor, *split, config=Config(), flip=True)
+
+
+def test_what_no_process_can_read_is_reported_by_one(checkpoint: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("[]")
+    errors = errors_in_processes(
+        2,
+        tmp_path / "errors",
+        lambda ranks: evaluation.evaluate(checkpoint, tmp_path, tmp_path / "a.json", ranks=ranks, progress=False),
+    )
+    assert "a.json" in errors[0] and errors[1].startswith("OtherRankError")
 
 
 def test_no_batch_has_images_of_two_processes(
