@@ -22,7 +22,7 @@ from posenet.devices.signals import STOPPED_STATUS
 from posenet.settings import load_config
 
 if TYPE_CHECKING:
-    from posenet.devices.parallel import Runtime
+    from posenet.devices.runtime import Runtime
 
 APEX_OPT_LEVELS = {"O0": "off", "O1": "fp16", "O2": "fp16", "O3": "fp16"}
 """The precision for each ``--opt-level`` of Apex, which recipes for the original code give."""

@@ -14,7 +14,7 @@ from posenet.cli.processes import add_process_options, run_on_ranks
 from posenet.devices.ranks import DEFAULT_TIMEOUT_MINUTES, join_ranks
 
 if TYPE_CHECKING:
-    from posenet.devices.parallel import Runtime
+    from posenet.devices.runtime import Runtime
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

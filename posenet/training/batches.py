@@ -15,7 +15,7 @@ from posenet.data.dataset import Batch, PoseDataset, training_set
 from posenet.data.loader import BatchLoader, TrainSampler, validation_batches
 from posenet.data.store_list import StoreList
 from posenet.devices.device import supports_pinned_memory
-from posenet.devices.parallel import Runtime
+from posenet.devices.runtime import Runtime
 from posenet.errors import DataError
 from posenet.settings import Config
 

@@ -16,8 +16,8 @@ from typing import Any, cast
 from posenet.checkpoints.folder import CheckpointFolder
 from posenet.checkpoints.weights import load_weights
 from posenet.data.dataset import Batch
-from posenet.devices.parallel import Runtime
 from posenet.devices.precision import make_grad_scaler
+from posenet.devices.runtime import Runtime
 from posenet.devices.signals import StopRequested
 from posenet.errors import ConfigError, PosenetError, TrainingError
 from posenet.model.build import build_network

@@ -20,8 +20,8 @@ from torch.optim import Optimizer
 
 from posenet.data.dataset import Batch
 from posenet.data.targets import TargetRenderer
-from posenet.devices.parallel import Runtime
 from posenet.devices.precision import Amp, autocast, select_training_mode
+from posenet.devices.runtime import Runtime
 from posenet.errors import ConfigError
 from posenet.model.layers import images_to_input
 from posenet.model.posenet import PoseNet

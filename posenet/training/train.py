@@ -20,9 +20,9 @@ import torch
 from posenet.annotations.find_annotations import are_annotations
 from posenet.checkpoints.folder import RunStatus, run_lock, write_status
 from posenet.devices.device import cudnn_flags, deterministic_algorithms, select_device
-from posenet.devices.parallel import Runtime
 from posenet.devices.precision import describe_training_mode, select_training_mode
 from posenet.devices.ranks import is_restarted, run_in_all_processes
+from posenet.devices.runtime import Runtime
 from posenet.devices.signals import catch_stop_signals
 from posenet.errors import ConfigError
 from posenet.progress_bar import hide_progress

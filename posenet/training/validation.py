@@ -14,7 +14,7 @@ from torch import nn
 from posenet.annotations.people import read_split
 from posenet.data.loader import BatchLoader
 from posenet.devices.device import cudnn_flags
-from posenet.devices.parallel import Runtime
+from posenet.devices.runtime import Runtime
 from posenet.devices.signals import StopRequested
 from posenet.errors import DataError
 from posenet.inference.evaluation import (

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from posenet.devices.parallel import Runtime
+from posenet.devices.runtime import Runtime
 from posenet.devices.sync_batch_norm import GroupBatchNorm2d
 from tests.helpers.process_groups import run_in_processes, single_process_group
 

@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 
 from posenet.data.dataset import Batch
 from posenet.data.loader import BatchLoader, TrainSampler
-from posenet.devices.parallel import Runtime
+from posenet.devices.runtime import Runtime
 from posenet.errors import ConfigError, DataError
 from posenet.training import batches, validation
 from posenet.training.batches import StepBatches, too_many_unreadable

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from posenet.data.dataset import Batch
 from posenet.data.targets import TargetRenderer
-from posenet.devices.parallel import Runtime
 from posenet.devices.precision import make_grad_scaler
+from posenet.devices.runtime import Runtime
 from posenet.errors import ConfigError
 from posenet.settings import GuardConfig, LossConfig, OptimConfig, TargetsConfig
 from posenet.skeleton import COCO

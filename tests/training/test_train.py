@@ -23,7 +23,7 @@ import posenet
 from posenet.checkpoints import folder as checkpoint_folder
 from posenet.checkpoints.file import read_checkpoint
 from posenet.data.dataset import Batch
-from posenet.devices.parallel import Runtime
+from posenet.devices.runtime import Runtime
 from posenet.errors import CheckpointError, ConfigError, TrainingError
 from posenet.training.batches import StepBatches
 from posenet.training.train import TrainingResult

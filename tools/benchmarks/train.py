@@ -13,8 +13,8 @@ from torch.nn.utils import get_total_norm
 from benchmarks.measuring import Table, count_flop, matmul_flop_per_s, measure, random_batch
 from posenet.data.dataset import Batch
 from posenet.devices.device import peak_memory
-from posenet.devices.parallel import Runtime
 from posenet.devices.precision import DTYPES, make_grad_scaler
+from posenet.devices.runtime import Runtime
 from posenet.model.posenet import PoseNet
 from posenet.settings import Config
 from posenet.training.bad_steps import BadStepPolicy
