@@ -14,7 +14,7 @@ from posenet import extensions
 from posenet.checkpoints.file import read_checkpoint
 from posenet.checkpoints.weights import load_model, stored_config
 from posenet.cli import main as cli
-from posenet.devices.parallel import DistributedRuntime
+from posenet.devices.runtime import Runtime
 from posenet.errors import ConfigError
 from posenet.extensions import allow, load_extension
 from posenet.inference.networks import TorchNetwork
@@ -173,7 +173,7 @@ class TestLoss:
         other.mkdir()
         (other / "own_loss.py").write_text(LOSS.replace("abs()", "square()"))
 
-        def check(runtime: DistributedRuntime) -> None:
+        def check(runtime: Runtime) -> None:
             allow("own_loss:absolute", other if runtime.rank else folder)
             train_tiny(stores, tmp_path / "run", "loss.function=own_loss:absolute", runtime=runtime, max_steps=1)
 

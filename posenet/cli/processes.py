@@ -66,6 +66,8 @@ def run_on_ranks(
         if rank_info(os.environ).world_size > 1:
             raise ConfigError("a launcher has started this process; leave out --nproc")
         check()
+        import posenet.devices.parallel  # noqa: F401  # where it has been removed, this process alone says so
+
         name, *words = args.command
         return run_processes(args.nproc, functools.partial(run_tool, name, words, args.prog))
     ranks = join() or Ranks()

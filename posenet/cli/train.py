@@ -90,18 +90,10 @@ def run(args: argparse.Namespace, runtime: Runtime | None = None) -> int:
 def check_settings(args: argparse.Namespace) -> None:
     """Refuse wrong settings and missing stores before PyTorch is imported; a checkpoint may have others."""
     if args.data is None and isinstance(args.resume, bool) and not are_annotations(args.config):
-        data = load_config(args.config, _overrides(args)).data
+        data = load_config(args.config, overrides(args)).data
         if not args.resume:
             require_store_files(data.train)
             require_store_files(data.val)
-
-
-def prepare_annotations(args: argparse.Namespace) -> None:
-    """Prepare the data of the annotations; the training then finds the stores up to date."""
-    from posenet.training.from_annotations import prepare
-
-    sources = {"images": args.images, "val": args.val, "val_images": args.val_images}
-    prepare(args.data, _overrides(args), experiment=args.config, resume=args.resume, **sources)
 
 
 def train_with_flags(args: argparse.Namespace, runtime: Runtime | None) -> int:
@@ -113,7 +105,7 @@ def train_with_flags(args: argparse.Namespace, runtime: Runtime | None) -> int:
         _log.info("--opt-level %s is an option of Apex; using --amp %s", args.opt_level, amp)
     result = train(
         args.config if args.data is None else args.data,
-        _overrides(args),
+        overrides(args),
         experiment=None if args.data is None else args.config,
         images=args.images,
         val=args.val,
@@ -127,7 +119,7 @@ def train_with_flags(args: argparse.Namespace, runtime: Runtime | None) -> int:
     return STOPPED_STATUS if result.stopped else 0
 
 
-def _overrides(args: argparse.Namespace) -> list[str]:
+def overrides(args: argparse.Namespace) -> list[str]:
     """The overrides of settings, and after them the flags as such."""
     values = {key: value for key, value in vars(args).items() if "." in key and value is not None}
     if values.get("train.freeze") == []:

@@ -41,5 +41,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     train.check_settings(args)
-    if args.data is not None:  # here, so that the processes need not wait for it
-        train.prepare_annotations(args)
+    if args.data is not None:  # here, so that the processes need not wait for it: they find the stores up to date
+        from posenet.training.from_annotations import prepare
+
+        sources = {"images": args.images, "val": args.val, "val_images": args.val_images}
+        prepare(args.data, train.overrides(args), experiment=args.config, resume=args.resume, **sources)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel, scatter
 
 from posenet.devices.device import select_device
-from posenet.devices.ranks import DEFAULT_TIMEOUT_MINUTES, RankInfo, meeting_point, rank_info
+from posenet.devices.ranks import DEFAULT_TIMEOUT_MINUTES, RankInfo, Result, meeting_point, rank_info
 from posenet.devices.runtime import Runtime
 from posenet.devices.sync_batch_norm import GroupBatchNorm2d
 from posenet.errors import ConfigError, ConnectError
@@ -30,7 +30,6 @@ from posenet.messages import first_sentence
 FAREWELL_SECONDS = 2.0
 """Time for which rank 0 serves the others, which look for a mistake, before it ends."""
 
-Result = TypeVar("Result")
 Store = Any  # PyTorch has no types for its stores
 _meetings = itertools.count()
 _log = logging.getLogger(__name__)

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from posenet.devices.device import select_device
@@ -68,7 +67,7 @@ class Runtime(Ranks):
                 text = f"{self.device} cannot compute so ({reason}); give --set train.deterministic=false"
             elif is_gloo and "timed out" in str(error).lower():
                 text = f"waited {self.timeout_minutes:g} minutes for another process; raise --timeout if it still works"
-            elif is_gloo or isinstance(error, dist.DistError):
+            elif is_gloo or isinstance(error, torch.distributed.DistError):
                 text = f"lost the other processes ({reason}): see the one that has failed, and --resume"
             else:
                 raise

@@ -20,7 +20,7 @@ from posenet.devices.ranks import Ranks
 from posenet.devices.signals import STOPPED_STATUS, catch_stop_signals
 from posenet.errors import DataError, PosenetError
 from tests.helpers.chairs import write_chairs
-from tests.helpers.process_groups import fork_ranks
+from tests.helpers.process_groups import fork_ranks, need_processes
 from tests.helpers.process_runs import fork_process, wait_for_exit
 from tests.helpers.rooms import needs_drafting
 from tests.helpers.spot_networks import write_spot_split
@@ -31,13 +31,18 @@ PATIENCE_SECONDS = 60
 
 
 @pytest.fixture
-def no_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("posenet.cli.processes.run_processes", lambda count, task: STARTED)
+def input_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     Path("images").mkdir()
     for name in ("a.pth", "a.h5", "existing.json"):
         Path(name).touch()
     Path("a.json").write_text('{"images": [], "annotations": [], "categories": []}')
+
+
+@pytest.fixture
+def no_processes(input_files: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    need_processes()
+    monkeypatch.setattr("posenet.cli.processes.run_processes", lambda count, task: STARTED)
 
 
 @pytest.mark.usefixtures("no_processes")
@@ -78,6 +83,19 @@ def test_processes_of_a_launcher_start_no_others(
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert run_tool("train-distributed", words) == 2
     assert "leave out --nproc" in capsys.readouterr().err
+
+
+def test_without_the_part_that_joins_processes_several_are_refused(
+    input_files: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "posenet.devices.parallel", None)
+    words = "--checkpoint a.pth --images images --annotations a.json".split()
+    for flags, world_size in ((["--nproc", "2"], "1"), ([], "2")):
+        monkeypatch.setenv("RANK", "0")
+        monkeypatch.setenv("WORLD_SIZE", world_size)
+        assert run_tool("evaluate", [*words, *flags]) == 2
+        error = capsys.readouterr().err
+        assert "posenet.devices.parallel is not in this installation" in error and error.count("\n") == 1
 
 
 def test_processes_that_fail_show_what_they_have_printed_and_why_they_end(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from posenet.checkpoints.file import read_checkpoint
 from posenet.cli.main import run_tool
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.settings import Config, config_from_dict, load_config
+from tests.helpers.process_groups import need_processes
 from tests.helpers.run_logs import read_log
 from tests.helpers.tiny_training import TINY, Stores, data_settings
 
@@ -84,6 +85,7 @@ def test_flags_are_settings_and_arguments_of_train(
 def test_train_parallel_takes_the_numbers_of_its_devices(
     stores: Stores, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    need_processes()
     monkeypatch.chdir(tmp_path)
     words = ["-p", "run", "--max-steps", "1", "--set", *TINY, *data_settings(stores)]
     assert run_tool("train-parallel", words) == 0
@@ -141,6 +143,8 @@ def test_several_processes_of_a_tool_for_one_are_refused(
     for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}.items():
         monkeypatch.setenv(name, value)
     tool, *arguments = words.split()
+    if tool == "train-parallel":
+        need_processes()
     assert run_tool(tool, arguments) == 2
     error = capsys.readouterr().err
     assert "has started 2 processes of this tool" in error and remedy in error

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from posenet.devices.parallel import DataParallelRuntime
 from posenet.errors import TrainingError
 from posenet.training.step import TrainStep
 from tests.helpers.device_training import (
@@ -24,7 +23,7 @@ from tests.helpers.device_training import (
     small_batch,
     train_small_network,
 )
-from tests.helpers.process_groups import single_process_group
+from tests.helpers.process_groups import need_processes, single_process_group
 from tests.helpers.process_runs import find_differences
 from tests.helpers.tiny_training import CPU, Recorder, last, train_tiny
 
@@ -191,7 +190,7 @@ def test_two_processes_train_like_one_and_their_batch_norms_agree(
 
 
 def test_data_parallel_trains_like_one_device(accelerators: list[torch.device]) -> None:
-    runtime = DataParallelRuntime()
+    runtime = need_processes().DataParallelRuntime()
     runtime.select_device(accelerators[0].type)
     assert runtime.devices == accelerators
     trained = train_small_network(accelerators[0], FROZEN_NORM, runtime=runtime)

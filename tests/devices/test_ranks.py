@@ -16,7 +16,6 @@ import torch.distributed as dist
 from torch import nn
 
 import posenet
-from posenet.devices.parallel import DistributedRuntime
 from posenet.devices.ranks import (
     LAUNCHERS,
     RankInfo,
@@ -30,7 +29,7 @@ from posenet.devices.ranks import (
     run_in_all_processes,
 )
 from posenet.errors import ConfigError
-from tests.helpers.process_groups import fork_ranks
+from tests.helpers.process_groups import fork_ranks, need_processes
 from tests.helpers.process_runs import wait_for_exit
 from tests.helpers.source_files import ROOT
 from tests.helpers.spot_networks import write_spot_split
@@ -188,6 +187,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_script_of_a_launcher_is_one_run_whose_callbacks_are_those_of_rank_0(
     stores: Stores, tmp_path: Path, command: str
 ) -> None:
+    need_processes()
     program, *words = command.split()
     if not shutil.which(program):
         pytest.skip(f"{program} is not installed")
@@ -275,7 +275,7 @@ def test_a_process_alone_joins_nobody_and_a_group_that_exists_is_used_and_kept(t
             del os.environ[name]
         default = dist.group.WORLD
         ranks = join_ranks(1)
-        assert isinstance(ranks, DistributedRuntime)
+        assert isinstance(ranks, need_processes().DistributedRuntime)
         assert (ranks.rank, ranks.world_size, ranks.local_rank) == (rank, 2, rank)
         reduce = dist.all_reduce
 

@@ -12,16 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from posenet.data.dataset import Batch
-from posenet.devices.parallel import DistributedRuntime, Runtime
 from posenet.devices.precision import make_grad_scaler
-from posenet.devices.sync_batch_norm import GroupBatchNorm2d
+from posenet.devices.runtime import Runtime
 from posenet.model.posenet import PoseNet
 from posenet.settings import load_config
 from posenet.training.bad_steps import BadStepPolicy
 from posenet.training.optimizer import freeze, make_optimizer, set_train_mode
 from posenet.training.step import ModelWithLoss, TrainStep, build_model
 from tests.helpers.accelerators import check_simulation
-from tests.helpers.process_groups import free_port
+from tests.helpers.process_groups import free_port, need_processes
 
 SMALL_NETWORK = (
     "model.stacks=1 model.width=16 model.growth=8 model.conv_std=0.05 train.input_size=64 train.batch_size=2 "
@@ -101,6 +100,7 @@ def run_on_devices(world_size: int, device_type: str, folder: Path) -> list[tupl
     There is one process for each device; the results are in rank order. The processes are spawned, because a process
     that has used a device cannot be forked.
     """
+    need_processes()
     arguments = (world_size, free_port(), device_type, folder)
     torch.multiprocessing.spawn(_run_device_rank, arguments, world_size)
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(world_size)]
@@ -110,7 +110,7 @@ def _run_device_rank(rank: int, world_size: int, port: int, device_type: str, fo
     torch.set_num_threads(1)
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "MASTER_PORT": port}
     os.environ.update({name: str(number) for name, number in numbers.items()}, MASTER_ADDR="127.0.0.1")
-    runtime = DistributedRuntime(timeout_minutes=1)
+    runtime = need_processes().DistributedRuntime(timeout_minutes=1)
     runtime.select_device(device_type)
     assert runtime.device == torch.device(device_type, rank)
     with check_simulation():
@@ -127,7 +127,7 @@ def compare_batch_norms(runtime: Runtime) -> dict[str, float]:
     results = []
     converted = {
         runtime.device: runtime.convert_sync_batch_norm(nn.Sequential(nn.BatchNorm2d(8))),
-        torch.device("cpu"): GroupBatchNorm2d.convert(nn.Sequential(nn.BatchNorm2d(8))),
+        torch.device("cpu"): need_processes().GroupBatchNorm2d.convert(nn.Sequential(nn.BatchNorm2d(8))),
     }
     for device, norm in converted.items():
         norm.to(device)

@@ -9,14 +9,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
-from posenet.devices.parallel import DistributedRuntime
+from posenet.devices.runtime import Runtime
 from posenet.errors import PosenetError
 from tests.helpers.process_runs import fork_process, wait_for_exit
 
 TIMEOUT_MINUTES = 0.5
 """How long a process waits for the others in a collective call."""
+
+
+def need_processes() -> Any:
+    """``posenet.devices.parallel``; skips the test in a copy of the package without it, see ``tests/test_rooms.py``."""
+    return pytest.importorskip("posenet.devices.parallel", reason="needs several processes")
 
 
 def free_port() -> int:
@@ -31,6 +37,7 @@ def fork_ranks(world_size: int, task: Callable[[int], Any], folder: Path) -> lis
 
     What they write to standard output and standard error goes to ``folder / "RANK.txt"``.
     """
+    need_processes()
     folder.mkdir(parents=True, exist_ok=True)
     port = free_port()
 
@@ -46,7 +53,7 @@ def run_in_processes(world_size: int, folder: Path, task: Callable[[Any], Any]) 
     """Call ``task(runtime)`` in processes of one group; return the results in rank order, which pass through files."""
 
     def run_rank(rank: int) -> None:
-        runtime = DistributedRuntime(TIMEOUT_MINUTES)
+        runtime = need_processes().DistributedRuntime(TIMEOUT_MINUTES)
         torch.save(task(runtime), folder / f"{rank}.pt")
         runtime.close()
 
@@ -60,7 +67,7 @@ def run_in_processes(world_size: int, folder: Path, task: Callable[[Any], Any]) 
 def errors_in_processes(world_size: int, folder: Path, task: Callable[[Any], Any]) -> list[str]:
     """Like ``run_in_processes``, but the results are the errors of the ranks: ``""``, or type and message."""
 
-    def describe(runtime: DistributedRuntime) -> str:
+    def describe(runtime: Runtime) -> str:
         try:
             task(runtime)
         except (PosenetError, OSError) as error:
@@ -71,10 +78,10 @@ def errors_in_processes(world_size: int, folder: Path, task: Callable[[Any], Any
 
 
 @contextlib.contextmanager
-def single_process_group() -> Iterator[DistributedRuntime]:
+def single_process_group() -> Iterator[Any]:
     """Yield a distributed runtime whose process group is this process alone."""
     os.environ.pop("RANK", None)
-    runtime = DistributedRuntime(TIMEOUT_MINUTES)
+    runtime = need_processes().DistributedRuntime(TIMEOUT_MINUTES)
     try:
         yield runtime
     finally:

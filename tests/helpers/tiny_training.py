@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from posenet import TrainingCallback, train
 from posenet.checkpoints.file import read_checkpoint
-from posenet.devices.parallel import DistributedRuntime, Runtime
+from posenet.devices.runtime import Runtime
 from posenet.training.train import TrainingResult
+from tests.helpers.process_groups import TIMEOUT_MINUTES, need_processes
 
 CPU = torch.device("cpu")
 TINY = tuple(
@@ -135,8 +136,10 @@ class ChangingRuntime(ChangesTerms, Runtime):
         self.change = change
 
 
-class ChangingDistributedRuntime(ChangesTerms, DistributedRuntime):
+def changing_distributed_runtime() -> Any:
     """One of several processes whose models return changed terms; ``change`` is set before training."""
+    runtime = type("ChangingDistributedRuntime", (ChangesTerms, need_processes().DistributedRuntime), {})
+    return runtime(TIMEOUT_MINUTES)
 
 
 def multiply(factors: Mapping[int, float]) -> Change:

@@ -20,9 +20,9 @@ from tests.helpers.run_logs import read_log
 from tests.helpers.tiny_training import (
     LEARNING,
     Change,
-    ChangingDistributedRuntime,
     ChangingRuntime,
     Stores,
+    changing_distributed_runtime,
     last,
     multiply,
     spoil_gradient,
@@ -196,7 +196,7 @@ def train_rank(stores: Stores, folder: Path) -> None:
 
     Each saves the history of its guard.
     """
-    runtime = ChangingDistributedRuntime(timeout_minutes=0.5)
+    runtime = changing_distributed_runtime()
     runtime.change = multiply({3: 1e3}) if runtime.rank else mixed({5: 1e6}, "gradient")
     histories: list[list[float]] = []
     watched = Watched.add

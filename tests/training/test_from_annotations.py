@@ -35,6 +35,7 @@ from posenet.training.step import TrainStep
 from posenet.training.train import TrainingResult
 from tests.helpers.chairs import NAMES, write_chairs
 from tests.helpers.other_formats import read_document, write_label_studio_json, write_yolo_pose
+from tests.helpers.process_groups import need_processes
 from tests.helpers.process_runs import find_differences
 from tests.helpers.tiny_training import TINY, weights
 
@@ -530,6 +531,7 @@ def test_the_tool_goes_on_after_a_signal(monkeypatch: pytest.MonkeyPatch, capsys
         assert run_tool("train", words) == STOPPED_STATUS == 75
     assert (RUN / "run.status").read_text().strip() == "stopped"
     assert "last.pth; --resume continues" in capsys.readouterr().err
+    need_processes()
     assert run_tool("train-parallel", words) == 0
     assert (RUN / "run.status").read_text().strip() == "finished"
     assert "\nAP " in capsys.readouterr().err

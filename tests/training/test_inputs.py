@@ -11,7 +11,7 @@ import pytest
 
 from posenet.data.store import Store
 from posenet.data.store_list import describe_content, open_data_sets
-from posenet.devices.parallel import DistributedRuntime
+from posenet.devices.runtime import Runtime
 from posenet.errors import DataError
 from posenet.settings import Config, DataSetConfig, load_config
 from posenet.skeleton import COCO
@@ -65,7 +65,7 @@ def test_the_contents_tell_data_and_weights_of_sets_apart(stores: Stores) -> Non
 def test_the_differences_of_ranks_are_named_with_both_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "here")
 
-    def check(runtime: DistributedRuntime) -> None:
+    def check(runtime: Runtime) -> None:
         if runtime.rank:
             monkeypatch.setattr(inputs, "code_digest", lambda: "01234567")
         config = load_config(None, ["data.val=a.h5", "model.width=32"] if runtime.rank else [])
@@ -91,7 +91,7 @@ def test_runs_differ_neither_in_paths_nor_in_workers_but_in_data(stores: Stores,
     teachers = [f"train.teacher={tmp_path / name / 'last.pth'}" for name in ("one", "two")]
 
     def start(*other: str, same: tuple[str, ...] = (), steps: int = 1) -> list[str]:
-        def check(runtime: DistributedRuntime) -> None:
+        def check(runtime: Runtime) -> None:
             settings = (*same, *other) if runtime.rank else same
             max_steps = steps if runtime.rank else 1
             train_tiny(stores, tmp_path / "run", *settings, runtime=runtime, max_steps=max_steps)

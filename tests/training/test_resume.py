@@ -28,9 +28,9 @@ from tests.helpers.process_runs import assert_same_run, find_differences, fork_p
 from tests.helpers.run_logs import read_log
 from tests.helpers.tiny_training import (
     AfterStep,
-    ChangingDistributedRuntime,
     ChangingRuntime,
     Stores,
+    changing_distributed_runtime,
     data_settings,
     last,
     train_tiny,
@@ -81,7 +81,7 @@ def train_in_processes(stores: Stores, folder: Path, killed_at: int = 0) -> list
                 os.kill(os.getpid(), signal.SIGKILL)
             return terms
 
-        runtime = ChangingDistributedRuntime(timeout_minutes=0.5)
+        runtime = changing_distributed_runtime()
         runtime.change = interrupt
         train_tiny(stores, folder, *STATEFUL, "optim.accumulate=1", resume=resume, runtime=runtime)
         runtime.close()

@@ -19,6 +19,7 @@ from posenet.person import Person
 from posenet.skeleton import COCO
 from posenet.training import batches, validation
 from tests.helpers.drawn_data import flip_bit, write_annotations
+from tests.helpers.process_groups import need_processes
 from tests.helpers.run_logs import read_log
 from tests.helpers.source_files import ROOT
 from tests.helpers.tiny_training import TINY, Stores, coco_settings, data_settings, last, train_tiny
@@ -32,6 +33,7 @@ def test_two_ranks_give_the_loss_and_the_scores_of_one(stores: Stores, tiny_coco
 
     The weights are random. People of a huge area make some of what they find right, so that there is an AP.
     """
+    need_processes()
     content = json.loads((tiny_coco / "annotations" / "person_keypoints_val2017.json").read_text())
     for entry in content["annotations"]:
         entry["area"] = 3e6
