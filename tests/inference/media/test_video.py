@@ -422,8 +422,12 @@ def test_a_camera_is_read_for_a_given_time_and_a_missing_one_is_an_error(monkeyp
     request = FakeCapture.install(monkeypatch, count=100_000)
     for _ in range(100_000):
         request.release()
-    frames = list(read_frames("0", selection=FrameSelection(start=0.05, duration=0.5)))
-    assert frames and all(0.05 <= frame.seconds < 0.55 and not frame.error for frame in frames)
+    for duration in (0.5, 2.0, 8.0):  # a machine at its limit may read no image in a short time
+        frames = list(read_frames("0", selection=FrameSelection(start=0.05, duration=duration)))
+        assert all(0.05 <= frame.seconds < 0.05 + duration and not frame.error for frame in frames)
+        if frames:
+            break
+    assert frames
     [missing] = read_frames("17")
     assert "camera 17 cannot be opened" in str(missing.error)
 
