@@ -24,12 +24,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 import posenet
-from posenet.cli.options import (
-    add_quiet_option,
-    describe_default,
-    remedy_for_unknown,
-    with_dashes,
-)
+from posenet.cli.options import add_quiet_option, describe_default, remedy_for_unknown, with_dashes
 from posenet.devices.ranks import rank_of_process
 from posenet.devices.signals import STOPPED_STATUS, repeat_lost_interrupts
 from posenet.errors import ConnectError, OtherRankError, PosenetError

@@ -16,13 +16,7 @@ from typing import Any
 import posenet
 from posenet.annotations.coco import CocoImage
 from posenet.checkpoints.file import find_weights
-from posenet.data.store_list import (
-    StoreList,
-    describe_content,
-    find_shared_images,
-    find_stored_files,
-    open_data_sets,
-)
+from posenet.data.store_list import StoreList, describe_content, find_shared_images, find_stored_files, open_data_sets
 from posenet.devices.ranks import Ranks
 from posenet.errors import ConfigError, DataError
 from posenet.extensions import digest_of_code

@@ -24,12 +24,7 @@ from posenet.model.build import build_network
 from posenet.model.posenet import PoseNet
 from posenet.settings import INPUT_MULTIPLE, Config
 from posenet.training.bad_steps import MAX_SKIPS, BadStepPolicy, BadValue
-from posenet.training.batches import (
-    log_unreadable,
-    make_step_batches,
-    make_validation_loader,
-    too_many_unreadable,
-)
+from posenet.training.batches import log_unreadable, make_step_batches, make_validation_loader, too_many_unreadable
 from posenet.training.inputs import (
     describe_contents,
     describe_inputs,
@@ -39,13 +34,7 @@ from posenet.training.inputs import (
     require_same_run,
 )
 from posenet.training.log import Report
-from posenet.training.optimizer import (
-    WeightAverage,
-    freeze,
-    learning_rate,
-    make_optimizer,
-    set_train_mode,
-)
+from posenet.training.optimizer import WeightAverage, freeze, learning_rate, make_optimizer, set_train_mode
 from posenet.training.resume import Progress, restore_weights, state_of
 from posenet.training.step import TrainStep, build_model
 from posenet.training.validation import CocoValidation, validation_loss

@@ -28,13 +28,7 @@ from posenet.errors import ConfigError
 from posenet.progress_bar import hide_progress
 from posenet.settings import OptimConfig
 from posenet.training.inputs import Experiment, folder_of_run, with_settings
-from posenet.training.log import (
-    Report,
-    TrainingCallback,
-    callbacks_of_run,
-    refuse_files_of_others,
-    text_log,
-)
+from posenet.training.log import Report, TrainingCallback, callbacks_of_run, refuse_files_of_others, text_log
 from posenet.training.resume import config_of_run, find_checkpoint, is_last, restore_run
 from posenet.training.run import Run, TrainingResult
 

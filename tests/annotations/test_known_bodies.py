@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from posenet.annotations.known_bodies import (
-    known_edges,
-    known_sigmas,
-    known_twins,
-    pair_left_right,
-    without_known_twin,
-)
+from posenet.annotations.known_bodies import known_edges, known_sigmas, known_twins, pair_left_right, without_known_twin
 from posenet.skeleton import COCO
 from posenet.skeleton.known_names import canonical_names
 

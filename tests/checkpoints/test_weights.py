@@ -14,13 +14,7 @@ import torch
 from torch import nn
 
 from posenet.checkpoints.file import read_checkpoint
-from posenet.checkpoints.weights import (
-    config_of_checkpoint,
-    extract_weights,
-    load_model,
-    load_weights,
-    stored_config,
-)
+from posenet.checkpoints.weights import config_of_checkpoint, extract_weights, load_model, load_weights, stored_config
 from posenet.errors import CheckpointError, ConfigError
 from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet

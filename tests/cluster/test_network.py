@@ -7,15 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.cluster import (
-    ENDLESS,
-    NODES,
-    Cluster,
-    Command,
-    error_line,
-    steps_in,
-    wait_until,
-)
+from tests.helpers.cluster import ENDLESS, NODES, Cluster, Command, error_line, steps_in, wait_until
 from tests.helpers.process_runs import assert_same_run
 
 pytestmark = pytest.mark.cluster

@@ -12,16 +12,7 @@ import pytest
 
 from posenet.checkpoints.file import read_checkpoint
 from posenet.devices.signals import STOPPED_STATUS
-from tests.helpers.cluster import (
-    ENDLESS,
-    NODES,
-    ROOT,
-    Cluster,
-    Command,
-    status_of,
-    steps_in,
-    wait_until,
-)
+from tests.helpers.cluster import ENDLESS, NODES, ROOT, Cluster, Command, status_of, steps_in, wait_until
 from tests.helpers.process_runs import assert_same_run, find_differences
 
 pytestmark = pytest.mark.cluster

@@ -23,15 +23,7 @@ import pytest
 
 from posenet.annotations.outlines import encode_mask
 from posenet.data import store as store_module
-from posenet.data.store import (
-    TABLES,
-    NewImage,
-    Record,
-    Store,
-    compute_fingerprint,
-    compute_statistics,
-    verify_store,
-)
+from posenet.data.store import TABLES, NewImage, Record, Store, compute_fingerprint, compute_statistics, verify_store
 from posenet.errors import DataError
 from posenet.skeleton import COCO
 from tests.helpers.drawn_data import decode_masks, flip_bit, flip_bit_at, make_record, write_store

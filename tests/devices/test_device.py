@@ -9,12 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from posenet.devices.device import (
-    cudnn_flags,
-    deterministic_algorithms,
-    select_device,
-    supports_pinned_memory,
-)
+from posenet.devices.device import cudnn_flags, deterministic_algorithms, select_device, supports_pinned_memory
 from posenet.errors import ConfigError
 
 CPU = torch.device("cpu")

@@ -6,12 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from posenet.devices.precision import (
-    Amp,
-    make_grad_scaler,
-    select_amp,
-    select_training_mode,
-)
+from posenet.devices.precision import Amp, make_grad_scaler, select_amp, select_training_mode
 from posenet.errors import ConfigError
 from posenet.settings import TrainConfig
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import io
 import json
 from collections.abc import Iterator
@@ -21,10 +22,7 @@ from posenet.cli.main import run_tool
 from posenet.devices.ranks import Ranks
 from posenet.errors import ConfigError, DataError
 from posenet.inference import evaluation
-from posenet.inference.evaluation import (
-    METRICS,
-    compute_coco_metrics,
-)
+from posenet.inference.evaluation import METRICS, compute_coco_metrics
 from posenet.inference.predictor import Predictor
 from posenet.settings import Config
 from posenet.skeleton import COCO
@@ -77,11 +75,8 @@ def test_a_predictor_may_be_passed(checkpoint: Path, split: tuple[Path, Path]) -
 
 def test_what_no_process_can_read_is_reported_by_one(checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("[]")
-    errors = errors_in_processes(
-        2,
-        tmp_path / "errors",
-        lambda ranks: evaluation.evaluate(checkpoint, tmp_path, tmp_path / "a.json", ranks=ranks, progress=False),
-    )
+    evaluate = functools.partial(evaluation.evaluate, checkpoint, tmp_path, tmp_path / "a.json", progress=False)
+    errors = errors_in_processes(2, tmp_path / "errors", lambda ranks: evaluate(ranks=ranks))
     assert "a.json" in errors[0] and errors[1].startswith("OtherRankError")
 
 

@@ -16,12 +16,7 @@ from posenet.errors import DataError
 from posenet.settings import Config, DataSetConfig, load_config
 from posenet.skeleton import COCO
 from posenet.training import inputs
-from posenet.training.inputs import (
-    code_digest,
-    describe_contents,
-    describe_inputs,
-    require_same_run,
-)
+from posenet.training.inputs import code_digest, describe_contents, describe_inputs, require_same_run
 from tests.helpers.drawn_data import write_annotations, write_store
 from tests.helpers.process_groups import errors_in_processes
 from tests.helpers.tiny_training import Stores, coco_settings, train_tiny

@@ -290,9 +290,7 @@ def test_compiled_targets_network_and_loss_are_those_that_are_read(has_teacher: 
 
     ``fullgraph`` makes a break of the graph an error.
     """
-    teacher = None
-    if has_teacher:
-        teacher = pytest.importorskip("posenet.training.teacher").Teacher(OneConvolution(), 0.5)
+    teacher = pytest.importorskip("posenet.training.teacher").Teacher(OneConvolution(), 0.5) if has_teacher else None
     eager, compiled = make_model(teacher=teacher), make_model(teacher=teacher)
     eager.network, compiled.network = OneConvolution(), OneConvolution()
     with pytest.MonkeyPatch.context() as patch:

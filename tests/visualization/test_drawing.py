@@ -9,13 +9,7 @@ import pytest
 from posenet.person import Person
 from posenet.skeleton import COCO
 from posenet.skeleton.skeleton_file import skeleton_from_table
-from posenet.visualization.drawing import (
-    LEFT,
-    MIDDLE,
-    PALETTE,
-    RIGHT,
-    draw_people,
-)
+from posenet.visualization.drawing import LEFT, MIDDLE, PALETTE, RIGHT, draw_people
 from tests.helpers.rendered_maps import person_at, standing_person
 
 BLACK = np.zeros((384, 512, 3), np.uint8)

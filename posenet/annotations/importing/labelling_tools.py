@@ -17,13 +17,7 @@ from xml.etree import ElementTree
 import numpy as np
 
 from posenet.annotations.adjustments import are_few
-from posenet.annotations.importing.imported import (
-    ImportedAnnotations,
-    Object,
-    Source,
-    readable,
-    to_coco,
-)
+from posenet.annotations.importing.imported import ImportedAnnotations, Object, Source, readable, to_coco
 from posenet.errors import DataError
 from posenet.images import IMAGE_SUFFIXES
 from posenet.skeleton import COCO

@@ -21,13 +21,7 @@ from typing import Literal, TypeAlias, cast
 import numpy as np
 from PIL import Image
 
-from posenet.downloading import (
-    first_bytes,
-    is_address,
-    is_data_address,
-    split_address,
-    without_credentials,
-)
+from posenet.downloading import first_bytes, is_address, is_data_address, split_address, without_credentials
 from posenet.errors import ConfigError, DataError
 from posenet.files import read_input
 from posenet.images import (

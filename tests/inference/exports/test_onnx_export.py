@@ -15,12 +15,7 @@ from torch import nn
 
 from posenet.errors import DataError
 from posenet.images import write_image
-from posenet.inference.exports.onnx_export import (
-    CALIBRATION_IMAGES,
-    build_onnx,
-    quantize_onnx,
-    read_calibration_images,
-)
+from posenet.inference.exports.onnx_export import CALIBRATION_IMAGES, build_onnx, quantize_onnx, read_calibration_images
 from posenet.inference.exports.runtimes import PROPERTY, ExportedNetwork
 from posenet.inference.networks import TorchNetwork
 from posenet.inference.predictor import Predictor

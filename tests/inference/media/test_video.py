@@ -18,13 +18,7 @@ import pytest
 
 from posenet.errors import DataError
 from posenet.images import decode_image
-from posenet.inference.media.frames import (
-    VIDEO_SUFFIXES,
-    Frame,
-    FrameSelection,
-    Source,
-    read_frames,
-)
+from posenet.inference.media.frames import VIDEO_SUFFIXES, Frame, FrameSelection, Source, read_frames
 from tests.helpers.image_bytes import encode, with_orientation
 from tests.helpers.media_server import IMAGES_PER_CONNECTION, media_server
 from tests.helpers.videos import FakeCapture, grey_image, read_video, write_animation, write_media, write_video
