@@ -72,6 +72,10 @@ def import_deeplabcut(source: Source) -> ImportedAnnotations:
                     source.notes[MISSING_IMAGES].append(name)
                 else:
                     objects_of[image] = _read_row(columns, line[first:])
+    if not objects_of:
+        raise DataError(
+            f"no image of {source.path} is there; copy the folders labeled-data too, or name one with --images DIR"
+        )
     return to_coco(dict(sorted(objects_of.items())), list(names), source)
 
 
@@ -117,6 +121,8 @@ def import_sleap(source: Source) -> ImportedAnnotations:
         source.notes[MISSING_IMAGES] += [f"frame {index} of video {number}" for index in own if index not in paths]
         for index, image in paths.items():
             objects_of[image] = [Object(category, _points(instance)) for instance in own[index].user_instances]
+    if not objects_of:
+        raise DataError(f"no image and no video of {path} is in {files.folder}; name their folder with --images DIR")
     names, twins = skeleton.node_names, [tuple(pair) for pair in skeleton.symmetry_names]
     twin_of = dict(twins) | {b: a for a, b in twins}
     flip_idx = [names.index(twin_of.get(name, name)) for name in names] if twins else None

@@ -95,6 +95,10 @@ def recognise(path: str | Path) -> tuple[Format, Source]:
     for format_ in FORMATS:
         if format_.kind == source.kind and _has(source.content, format_.keys):
             return format_, source
+    if _has(source.content, "image_id score"):
+        raise DataError(f"{path} has results, not annotations; give a file with images and annotations")
+    if _has(source.content, "annotation_id") or _has(source.content, "categories info"):  # JSON-MIN, or notes.json
+        raise DataError(f"{path} has no groups of keypoints; export the project from Label Studio as JSON")
     names = ", ".join(dict.fromkeys(format_.name for format_ in FORMATS))
     raise DataError(f"{path} has no annotations of {names}; give those, unpacked, as posenet docs formats describes")
 

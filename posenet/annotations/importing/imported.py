@@ -118,8 +118,6 @@ def to_coco(
     if sought:
         _, files = find_images_near(source.path, source.images, sought)
         source.notes[MISSING_IMAGES] += [name for name in sought if name not in files]
-    if not files:
-        raise DataError(f"no image or video of {source.path} is there; name their folder with --images DIR")
     folder = Path(os.path.commonpath([path.parent for path in files.values()]))
 
     def read_size(path: Path) -> Entry:

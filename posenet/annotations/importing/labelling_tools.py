@@ -114,6 +114,10 @@ def import_label_studio(source: Source) -> ImportedAnnotations:
                 _read_task(task, source, title, objects_of)
         except DataError as error:
             source.faults.append(str(error))
+    if not objects_of and not source.faults:
+        raise DataError(
+            f"{source.path} has no task with an annotation; label and submit some, then export the project as JSON"
+        )
     return to_coco(objects_of, choose_names(objects_of, source), source, whole=100)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from posenet.annotations.coco import read_document
 from posenet.annotations.importing.coco_family import FINGERS
 from posenet.annotations.importing.imported import ImportedAnnotations, Object, Source, to_coco
+from posenet.errors import DataError
 
 AIC_NAMES = (
     "right_shoulder right_elbow right_wrist left_shoulder left_elbow left_wrist right_hip right_knee right_ankle "
@@ -145,8 +146,12 @@ def _as_list(value: Any) -> list[dict[str, Any]]:
 def _people_of_interhand(source: Source) -> Iterator[Person]:
     """``InterHand2.6M_*_data.json``: 42 keypoints of two hands, as the cameras see the positions in space of the two
     files beside it."""
-    names = [source.path.name.replace("_data", f"_{end}") for end in ("camera", "joint_3d")]
-    others = [read_document(source.path.with_name(name)) for name in names]
+    others = []
+    for end in ("camera", "joint_3d"):
+        path = source.path.with_name(source.path.name.replace("_data", f"_{end}"))
+        if not path.is_file():
+            raise DataError(f"{source.path} has no positions in its images; put {path.name} beside it")
+        others.append(read_document(path))
     images = {image["id"]: image for image in source.content["images"]}
     for entry in source.content["annotations"]:
         image = images[entry["image_id"]]

@@ -67,7 +67,7 @@ def test_images_that_were_moved_are_found_by_their_names(tmp_path: Path) -> None
     (tmp_path / "there").rename(tmp_path / "here")
     assert read_annotations(tmp_path / "a.slp").folder == tmp_path / "here"
     (tmp_path / "here" / "1.png").unlink()
-    with pytest.raises(DataError, match=r"no image or video of .*a\.slp"):
+    with pytest.raises(DataError, match=r"no image and no video of .*a\.slp"):
         read_annotations(tmp_path / "a.slp")
 
 
