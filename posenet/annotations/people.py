@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -204,6 +205,10 @@ def scale_people(people: People, size: tuple[int, int], new_size: tuple[int, int
     )
 
 
+def _are_large(people: People) -> np.ndarray:
+    return np.asarray((people.areas >= MIN_AREA) & (people.boxes[:, 2:] >= 1).all(axis=1))
+
+
 def select_main_persons(people: People, min_labelled: int = COCO.min_labelled_keypoints) -> list[int]:
     """Select one image's main persons, on each of whom a training sample is centred; return their rows in order.
 
@@ -215,8 +220,7 @@ def select_main_persons(people: People, min_labelled: int = COCO.min_labelled_ke
     - has a box centre farther from that of *every earlier* main person than 0.3 times the longer side of the earlier
       box. "Earlier" means file order, so that the selection depends only on the file.
     """
-    is_large = (people.areas >= MIN_AREA) & (people.boxes[:, 2:] >= 1).all(axis=1)
-    candidates = np.flatnonzero(~people.is_crowd & (people.num_labelled >= min_labelled) & is_large)
+    candidates = np.flatnonzero(~people.is_crowd & (people.num_labelled >= min_labelled) & _are_large(people))
     centres = (people.boxes[:, :2] + people.boxes[:, 2:] / 2).tolist()
     distances = [MIN_DISTANCE * longer_side for longer_side in people.boxes[:, 2:].max(axis=1).tolist()]
     selected: list[int] = []
@@ -224,6 +228,28 @@ def select_main_persons(people: People, min_labelled: int = COCO.min_labelled_ke
         if all(math.dist(centres[earlier], centres[row]) > distances[earlier] for earlier in selected):
             selected.append(row)
     return selected
+
+
+def count_others(people: People, min_labelled: int = COCO.min_labelled_keypoints) -> Counter[str]:
+    """How many people of one image no sample is centred on, by reason; crowds are not counted."""
+    reasons = {
+        "without labelled keypoints": people.num_labelled == 0,
+        f"with fewer than {min_labelled} labelled keypoints": people.num_labelled < min_labelled,
+        "smaller than 8 x 8 pixels": ~_are_large(people),
+        "too close to another one": np.ones(len(people), bool),
+    }
+    is_open = ~people.is_crowd
+    is_open[select_main_persons(people, min_labelled)] = False
+    counts: Counter[str] = Counter()
+    for reason, has_it in reasons.items():
+        counts[reason] = int((is_open & has_it).sum())
+        is_open &= ~has_it
+    return +counts
+
+
+def describe_others(counts: Counter[str]) -> str:
+    """The counts of ``count_others`` in a few words: "3 smaller than 8 x 8 pixels, 1 too close to another one"."""
+    return ", ".join(f"{count} {reason}" for reason, count in counts.items())
 
 
 def person_masks(people: People, height: int, width: int) -> tuple[np.ndarray, np.ndarray]:

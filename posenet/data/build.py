@@ -21,6 +21,8 @@ from posenet.annotations.people import (
     CLEAR_AREA,
     MIN_AREA,
     CocoDataset,
+    count_others,
+    describe_others,
     person_masks,
     read_dataset,
     scale_people,
@@ -65,17 +67,16 @@ class BuildReport:
     store: Store  # closed; its tables remain
     adjustments: Adjustments  # what reading the annotations did
     without_sample: Counter[str]  # requested images that are not stored, by reason
-    num_others: int  # people of the requested images on whom no sample is centred, without crowds
+    others: Counter[str]  # people of the requested images on whom no sample is centred, by reason
     skipped: tuple[str, ...]  # one line for every unreadable image
     changed: Counter[str]  # stored images that differ from their files or annotations, by what was done
 
     def missing_lines(self) -> list[str]:
         """What the store lacks, one line each."""
         lines = [f"left out: {pluralize(count, 'image')} {reason}" for reason, count in self.without_sample.items()]
-        if self.num_others:
-            objects = self.store.skeleton.count(self.num_others)
-            reasons = "too few labelled keypoints, too small, or too close to another one"
-            lines.append(f"{objects} without a sample of their own: {reasons}")
+        if self.others:
+            objects = self.store.skeleton.count(self.others.total())
+            lines.append(f"{objects} without a sample of their own: {describe_others(self.others)}")
         return lines + [f"left out: {line}" for line in self.skipped]
 
 
@@ -140,22 +141,22 @@ def build_store(
         if unknown := wanted - {image.id for image in requested}:
             raise DataError(f"{dataset.path} has no image {min(unknown)} ({len(unknown)} unknown); correct the ids")
         requested = [image for image in requested if image.id in wanted]
-    # Of the other images it is not known who is in them.
-    known = {image.id: dataset.people[image.id] for image in requested if image.id in dataset.people}
-    mains_of = {number: select_main_persons(people, minimum) for number, people in known.items()}
-    num_others = sum(int((~people.is_crowd).sum()) - len(mains_of[number]) for number, people in known.items())
+    people_of_requested = [dataset.people[image.id] for image in requested if image.id in dataset.people]
+    others = sum((count_others(people, minimum) for people in people_of_requested), start=Counter[str]())
     empty = dataset.background & {image.id for image in requested}
     suitable = [
         image
         for image in requested
-        if image.id not in known or (background and image.id in empty) or mains_of[image.id]
+        if image.id not in dataset.people  # who is in it is not known
+        or (background and image.id in empty)
+        or select_main_persons(dataset.people[image.id], minimum)
     ]
     shows_nobody = background and len(empty) == len(requested)
     if not shows_nobody and all(image.id in empty for image in suitable):
         raise DataError(
             f"no {skeleton.category} in {dataset.path} has {minimum} labelled keypoints and an area of {MIN_AREA} "
-            "square pixels, as a sample needs; posenet annotations lint checks it, and --background stores images "
-            "without annotations"
+            f"square pixels, as a sample needs: {describe_others(others) or 'there is none'}; posenet annotations lint "
+            "checks it, and --background stores images without annotations"
         )
     chosen = suitable[:limit]
     num_empty = 0 if background else len(empty)
@@ -198,7 +199,7 @@ def build_store(
     write_store(output, usable_images(), num_bytes, skeleton, dataset.path, overwrite, max_side)
     with Store(output) as store:
         pass
-    return BuildReport(store, dataset.adjustments, +without_sample, num_others, tuple(skipped), changed)
+    return BuildReport(store, dataset.adjustments, +without_sample, others, tuple(skipped), changed)
 
 
 def _list_unlabelled(folder: Path, background: bool, skeleton: Skeleton) -> CocoDataset:

@@ -48,7 +48,7 @@ def test_a_build_prints_what_was_stored_and_what_was_left_out(capsys: pytest.Cap
     for text in (
         "images        4\npeople        4\nsamples       4\n",
         "left out: 1 image without any annotation ",
-        "left out: 1 image without a main person\n1 person without a sample of their own: too few labelled",
+        "left out: 1 image without a main person\n1 person without a sample of their own: 1 without labelled",
         f"left out: cannot read {paths[1]}: ",
         "[exif-by-setting]\n1 image of another size than annotated, to which the annotations were scaled\n",
         "1 image made smaller\nnew/a.h5 is intact\n",

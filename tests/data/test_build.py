@@ -86,7 +86,8 @@ class TestContent:
         assert not decode_masks(record)[1][95, 10] and not decode_masks(record)[1][5, 65], "both crowds are ignored"
         assert (report.store.num_images, report.store.num_people, len(report.store)) == (2, 4, 3)
         assert report.without_sample == {WITHOUT_ANY: 1, "without a main person": 1} and not report.changed
-        assert report.num_others == 3 and report.skipped == ()
+        assert report.others == {"without labelled keypoints": 1, "with fewer than 5 labelled keypoints": 2}
+        assert report.skipped == ()
 
     def test_images_of_all_formats_keep_their_bytes(self, tmp_path: Path) -> None:
         pixels = np.random.default_rng(0).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
@@ -355,4 +356,4 @@ def test_images_are_not_made_so_small_that_people_are_lost(tmp_path: Path) -> No
         sizes = [store.read_record(row).height for row in range(3)]
         assert store.read_record(0).people["area"][0] == pytest.approx(1024, rel=0.01)
     assert sizes[1:] == [200, 1000] and 200 < sizes[0] < 1000
-    assert report.changed == {"made smaller": 2} and not report.num_others
+    assert report.changed == {"made smaller": 2} and not report.others
