@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,7 +135,10 @@ class Person:
 
 def require_people(values: Any) -> list[Person]:
     """The people of a list or a result, or one person, as a list; ``ValueError`` if they are something else."""
-    people = list(values) if isinstance(values, Iterable) else [values]
+    try:
+        people = [values] if isinstance(values, Person) else list(values)
+    except TypeError:
+        people = [values]
     for person in people:
         if not isinstance(person, Person):
             kind = type(person).__name__

@@ -93,7 +93,9 @@ def test_keypoints_that_are_not_finite_in_the_corner_or_far_away_are_not_found(l
 FOUND = make_person(nose=(1, 2, 0.5), left_wrist=(3, 4, 0.25), right_ankle=(6, 7, 0.75))
 
 
-@pytest.mark.parametrize("values", [None, 7, "people.json", np.zeros((2, 17, 3)), {"score": 1}, [FOUND, [1, 2]]])
+@pytest.mark.parametrize(
+    "values", [None, 7, np.array(3), "people.json", np.zeros((2, 17, 3)), {"score": 1}, [FOUND, [1, 2]]]
+)
 def test_what_are_no_people_is_named(values):
     with pytest.raises(ValueError, match=r"must be Person objects, not \w+; Person.from_coco"):
         require_people(values)

@@ -86,6 +86,8 @@ def encode_mask(mask: np.ndarray) -> np.ndarray:
     flat = mask.ravel(order="F")
     ends = np.append(np.flatnonzero(flat[1:] != flat[:-1]) + 1, len(flat))
     runs = np.diff(ends, prepend=[0, 0] if flat[0] else [0])
+    if runs.max() <= MAX_STORED_RUN:
+        return runs.astype("<u2")
     full = runs // MAX_STORED_RUN  # the number of times that each run contains 65535
     stored = np.zeros(len(runs) + 2 * full.sum(), "<u2")
     ends = np.arange(len(runs)) + 2 * full.cumsum()

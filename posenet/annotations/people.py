@@ -159,9 +159,11 @@ def read_split(
         image_of_id = {image.id: image for image in images}
         if unknown := wanted.keys() - image_of_id.keys():
             raise DataError(f"{path} has no image {min(unknown)}; correct the ids")
+        if not wanted:
+            raise DataError("no image ids are given; give some, or none for all images")
         images = [image_of_id[image_id] for image_id in wanted]
     if not images:
-        raise DataError(f"{path} lists no images, or no image ids are given; give a file with images, and some ids")
+        raise DataError(f"{path} lists no images; give a file with images and annotations")
     ids, columns = file.categories.ids, file.columns
     used = np.flatnonzero(file.categories.is_used).tolist() or list(range(len(ids)))
     if not used:

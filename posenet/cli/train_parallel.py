@@ -24,4 +24,7 @@ def run(args: argparse.Namespace) -> int:
 
 def device_numbers(text: str) -> list[int]:
     """Argument type: whole numbers separated by commas."""
-    return [int(word) for word in text.split(",")]
+    try:
+        return [int(word) for word in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of device numbers such as 0,1") from None

@@ -63,6 +63,8 @@ def load_config(
     pairs = [overrides] if isinstance(overrides, str) else list(overrides)
     tables = config_to_dict(base or Config())
     if path is not None:
+        if not isinstance(path, (str, Path)):
+            raise ConfigError(f"an experiment is given by its name or path, not by {truncate_for_message(path)}")
         has_own_data = any(pair.partition("=")[0].strip() == "data.train" for pair in pairs)
         _update(tables, _read_experiment(path, has_own_data))
     config = config_from_dict(tables, str(path or "configuration"))

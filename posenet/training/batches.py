@@ -5,6 +5,7 @@ The data set replaces an unreadable sample by another one and reports it; these 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import math
@@ -84,6 +85,15 @@ def too_many_unreadable(count: int, num_samples: int) -> DataError | None:
         f"more than {limit} of {num_samples} samples cannot be read; the log names them: repair or remove their "
         "images and build the store again"
     )
+
+
+@contextlib.contextmanager
+def errors_of_data() -> Iterator[None]:
+    """Within this context, an ``OSError`` becomes a ``DataError``, which ends the run after saving it."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"cannot read the data: {error}") from error
 
 
 def log_unreadable(batches: list[Batch]) -> int:

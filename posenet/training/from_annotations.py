@@ -14,6 +14,7 @@ import functools
 import hashlib
 import json
 import logging
+import multiprocessing
 import re
 import textwrap
 from collections import Counter
@@ -137,7 +138,9 @@ def prepare(
         is_same = checksum_file.exists() and read_input(checksum_file) == checksum
         names = ("train.h5", "val.h5", "train.json", "val.json", WARNINGS_FILE)
         if is_same and all((files / name).exists() for name in names):
-            _log.info("The data have not changed: using the stores and the skeleton in %s", files)
+            # The parent of --nproc, which has prepared them, has reported it.
+            level = logging.INFO if multiprocessing.parent_process() is None else logging.DEBUG
+            _log.log(level, "The data have not changed: using the stores and the skeleton in %s", files)
         elif not is_same and CheckpointFolder(folder).has_checkpoints():
             own = command_line("train", "--resume", folder / "last.pth")
             raise CheckpointError(

@@ -132,10 +132,8 @@ def find_checkpoint(folder: Path, resume: bool | str | Path, restarted: bool = F
             )
     is_own = found is not None and found[0].parent.resolve() == folder.resolve()
     if own.has_checkpoints() and not is_own:
-        raise CheckpointError(
-            f"{folder} already contains a run; continue it with --resume, or choose another folder with "
-            "--set checkpoint.path=DIR"
-        )
+        kept = "a run; continue it with --resume, or" if found is None else f"another run than {found[0]};"
+        raise CheckpointError(f"{folder} already contains {kept} choose another folder with --set checkpoint.path=DIR")
     if found is None:
         if resume:
             _log.info("%s contains no checkpoint: starting a new run", folder)

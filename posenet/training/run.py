@@ -24,7 +24,13 @@ from posenet.model.build import build_network
 from posenet.model.posenet import PoseNet
 from posenet.settings import INPUT_MULTIPLE, Config
 from posenet.training.bad_steps import MAX_SKIPS, BadStepPolicy, BadValue
-from posenet.training.batches import log_unreadable, make_step_batches, make_validation_loader, too_many_unreadable
+from posenet.training.batches import (
+    errors_of_data,
+    log_unreadable,
+    make_step_batches,
+    make_validation_loader,
+    too_many_unreadable,
+)
 from posenet.training.inputs import (
     describe_contents,
     describe_inputs,
@@ -136,8 +142,7 @@ class Run:
         """Train to the last epoch, to ``max_steps`` or to a stop signal.
 
         ``TrainingError`` if the loss explodes again after a return to a checkpoint, ``CheckpointError`` if the last
-        checkpoint could not be written; any other ``PosenetError``, or an ``OSError``, is one of the data, and the run
-        has been saved.
+        checkpoint could not be written; any other ``PosenetError`` is one of the data, and the run has been saved.
         """
         progress = self.progress
         try:
@@ -188,17 +193,18 @@ class Run:
     def _take_batches(self) -> list[Batch]:
         """The batches of this rank for the next step. All ranks stop or fail together."""
         batches: list[Batch] = []
-        error: PosenetError | OSError | None = None
+        error: PosenetError | None = None
         try:
-            batches = self.batches.take_step(self.progress.epoch, self.progress.step)
-        except (PosenetError, OSError) as caught:
+            with errors_of_data():
+                batches = self.batches.take_step(self.progress.epoch, self.progress.step)
+        except PosenetError as caught:
             if not self.stop_requested():  # the signal may have ended the data workers too
                 error = caught
         if self._vote(error, log_unreadable(batches)):
             raise StopRequested
         return batches
 
-    def _vote(self, error: Exception | None = None, num_replaced: int = 0) -> bool:
+    def _vote(self, error: PosenetError | None = None, num_replaced: int = 0) -> bool:
         """Decide with the other ranks whether to fail, to save and to stop; return whether to stop.
 
         ``error`` is why this rank cannot continue, if it cannot: the run is saved, and all ranks end with an error.
@@ -268,7 +274,7 @@ class Run:
                 self.runtime.broadcast_tensors(statistics)
                 self.train_step.batch_norm.write(statistics)
                 scores = self._validate(epoch, report)
-        except (PosenetError, OSError):  # on all ranks
+        except PosenetError:  # on all ranks
             self.save()
             # The launcher ends all processes when one ends, so no rank may end before rank 0 has written the file.
             self.runtime.sum_over_ranks(0)

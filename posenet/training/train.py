@@ -101,7 +101,7 @@ def train(
     sources = {"images": images, "val": val, "val_images": val_images}
     chosen, data = config, None
     if are_annotations(config):
-        from posenet.training import from_annotations  # a part of the package that may be left out
+        import posenet.training.from_annotations as from_annotations  # a part of the package that may be left out
 
         def prepare_data() -> tuple[PreparedData, Experiment, list[str]]:
             """The stores of the annotations, the experiment of a run on them and its overrides."""

@@ -33,7 +33,7 @@ from posenet.model.posenet import PoseNet
 from posenet.person import Person
 from posenet.progress_bar import progress_bar
 from posenet.settings import Config
-from posenet.training.batches import log_unreadable, too_many_unreadable
+from posenet.training.batches import errors_of_data, log_unreadable, too_many_unreadable
 from posenet.training.step import compute_losses
 from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, draw_people
 from posenet.visualization.sheets import contact_sheet, label_tile
@@ -53,6 +53,7 @@ def validation_loss(
     ``DataError`` if a larger share of the samples than ``MAX_UNREADABLE_SAMPLES`` cannot be read.
     """
 
+    @errors_of_data()
     def sums_of_share() -> tuple[float, int, int, bool]:
         """Sum of the losses, number of samples, of replaced ones, and whether to stop."""
         loss, count, replaced = 0.0, 0, 0
@@ -130,6 +131,7 @@ class CocoValidation:
             sheet = contact_sheet(drawings, columns=4 if len(drawings) > 4 else 2) if drawings else None
         return dict(self.runtime.broadcast_object(scores)), sheet
 
+    @errors_of_data()
     def _predict(self, stop_requested: Callable[[], bool], drawn: list[AnnotatedResult]) -> list[dict[str, Any]] | None:
         """Predict this rank's share of the images, and append those to draw to ``drawn``.
 

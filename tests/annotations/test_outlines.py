@@ -28,6 +28,7 @@ def test_runs_may_be_longer_than_a_stored_number(length: int) -> None:
     mask = np.repeat(np.array([0, 1, 0, 1], np.uint8), [length, length, 3, length]).reshape(1, -1)
     for one in (mask, 1 - mask):
         assert encode_mask(one).dtype == np.uint16
+        assert length > MAX_STORED_RUN or 0 not in encode_mask(one)[1:], "not longer than it need be"
         np.testing.assert_array_equal(decode_mask(encode_mask(one), *mask.shape), one)
 
 

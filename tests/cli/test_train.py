@@ -97,7 +97,7 @@ def test_train_parallel_takes_the_numbers_of_its_devices(
         assert f"--devices {devices}" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         run_tool("train-parallel", [*words, "--devices", "0,x"])
-    assert "argument --devices: invalid device_numbers value: '0,x'" in capsys.readouterr().err
+    assert "'0,x' is not a list of device numbers such as 0,1" in capsys.readouterr().err
 
 
 def test_the_run_folder_is_named_after_the_experiment_file_and_resumes_with_it(

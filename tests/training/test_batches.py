@@ -151,7 +151,7 @@ def test_an_error_of_reading_ends_all_ranks_with_the_run_saved(
         train_tiny(stores, tmp_path / "run", "guard.threshold=1e-6", runtime=runtime)
 
     errors = errors_in_processes(2, tmp_path / "out", train)
-    assert errors[-1] == "OSError: the disk is gone"
+    assert errors[-1] == "DataError: cannot read the data: the disk is gone"
     assert errors[0].startswith("OtherRankError: ")
     state = last(tmp_path / "run")
     assert (state["progress"]["total_steps"], state["guard"]["bad_in_a_row"]) == (2, 2), "also after bad steps"

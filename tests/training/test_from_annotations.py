@@ -308,7 +308,7 @@ def test_what_cannot_be_prepared_is_refused_in_one_line() -> None:
         "coco/photos/1.jpg": "1.jpg is not a file of annotations; give a data.yaml",
         "other": "other has no file of annotations; give the file itself",
         "empty.json": "no folder in . has the images of empty.json, or several",
-        "results.json": "results.json has no annotations of ",
+        "results.json": "results.json has results, not annotations",
         "text.json": "text.json has no annotations",
         "cvat.zip": "cvat.zip is not a file of annotations; give .* unpacked",
     }.items():
