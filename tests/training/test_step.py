@@ -270,6 +270,8 @@ def test_a_loss_of_other_code_returns_a_value_for_every_image_and_gets_the_mask_
 class OneConvolution(nn.Module):
     """A network whose prediction at five scales is that of one convolution; it compiles quickly."""
 
+    channels_last = False
+
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
