@@ -256,6 +256,8 @@ def test_a_run_resumes_where_its_checkpoint_is_and_in_another_folder_without_the
         assert (result.folder, result.steps, result.best) == (tmp_path / "moved", steps, best)
     assert not (tmp_path / "run").exists()
     assert train_tiny(stores, tmp_path / "two", resume=tmp_path / "moved" / "last.pth", max_steps=9).best == {}
+    (tmp_path / "moved" / "best.pth").unlink()
+    assert train_tiny(stores, tmp_path / "moved", resume=True, max_steps=9).best == {}, "its file is gone"
 
 
 def test_a_return_to_a_step_before_the_best_one_forgets_its_score(stores: Stores, tmp_path: Path) -> None:
