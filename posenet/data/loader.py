@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
 from posenet.data.dataset import Batch, SampleKey
+from posenet.data.store_list import SampleCounts
 from posenet.errors import DataError, PosenetError
 from posenet.messages import first_sentence, is_out_of_memory, without_worker_traceback
 
@@ -53,8 +54,7 @@ class TrainSampler(Sampler[list[SampleKey]]):
         length: samples in the data set.
         batch_size: samples per process and batch.
         batches_per_step: batches per optimizer step; an epoch consists of whole steps.
-        sample_counts: of several sets, the number of samples and how many of them an epoch draws; the former add up to
-            ``length``. Empty draws each sample once.
+        sample_counts: those of several sets, whose sizes add up to ``length``; empty draws each sample once.
 
     Attributes:
         steps, epoch_length: optimizer steps of an epoch, and the samples that it draws.
@@ -68,10 +68,10 @@ class TrainSampler(Sampler[list[SampleKey]]):
         batches_per_step: int = 1,
         rank: int = 0,
         world_size: int = 1,
-        sample_counts: Sequence[tuple[int, int]] = (),
+        sample_counts: Sequence[SampleCounts] = (),
     ) -> None:
         self.length = length
-        self.sample_counts = sample_counts or [(length, length)]
+        self.sample_counts = sample_counts or [SampleCounts(length, length)]
         self.epoch_length = sum(count for _, count in self.sample_counts)
         self.batch_size = batch_size
         self.seed = seed

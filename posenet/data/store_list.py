@@ -21,6 +21,13 @@ from posenet.skeleton import Skeleton
 from posenet.skeleton.skeleton import KeypointMapping
 
 
+class SampleCounts(NamedTuple):
+    """The number of samples of a data set, and how many of them an epoch draws."""
+
+    size: int
+    per_epoch: int
+
+
 class DataSet(NamedTuple):
     """One of the stores that are read as one."""
 
@@ -76,7 +83,7 @@ class StoreList(AbstractContextManager["StoreList"]):
         joints = record.joints if mapping is None else mapping.map_joints(record.joints)
         return record._replace(joints=joints, supervised=None if self._supervises_all else self._pairs[number])
 
-    def sample_counts(self, framing: str, background: float = DataConfig.background) -> list[tuple[int, int]]:
+    def sample_counts(self, framing: str, background: float = DataConfig.background) -> list[SampleCounts]:
         """The number of samples of every set, and how many of them an epoch draws: round(weight · size), at least 1.
 
         Background images of all sets come last, as another set, of which the epoch draws the share ``background``.
@@ -84,10 +91,10 @@ class StoreList(AbstractContextManager["StoreList"]):
         counts = []
         for data_set in self.sets:
             size = len(sample_rows(data_set.store, framing)) - count_background(data_set.store)
-            counts.append((size, max(1, round(data_set.weight * size)) if size else 0))
+            counts.append(SampleCounts(size, max(1, round(data_set.weight * size)) if size else 0))
         if num_background := count_background(self):
             num_others = sum(per_epoch for _, per_epoch in counts)
-            counts.append((num_background, round(num_others * background / (1 - background))))
+            counts.append(SampleCounts(num_background, round(num_others * background / (1 - background))))
         return counts
 
     def never_supervised(self) -> list[str]:

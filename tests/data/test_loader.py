@@ -22,6 +22,7 @@ import torch
 from posenet.data.dataset import Batch, PoseDataset, SampleKey
 from posenet.data.loader import BatchLoader, TrainSampler, validation_batches
 from posenet.data.store import Store
+from posenet.data.store_list import SampleCounts
 from posenet.errors import DataError
 from posenet.settings import AugmentConfig
 from tests.helpers.drawn_data import same_batches
@@ -30,7 +31,7 @@ from tests.helpers.process_runs import limit_of_time
 MakeLoader = Callable[..., BatchLoader]
 needs_signals = pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="signals of POSIX only")
 needs_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc and limits of Linux")
-COUNTS = ((7, 7), (10, 4), (5, 12))
+COUNTS = (SampleCounts(7, 7), SampleCounts(10, 4), SampleCounts(5, 12))
 """Three sets with the weights 1, 0.4 and 2.4: an epoch draws 23 of 22 samples."""
 
 
@@ -57,7 +58,7 @@ def test_an_epoch_is_a_permutation_of_whole_steps(length: int, batch_size: int, 
 
 @pytest.mark.parametrize("drawn", [50, 10])
 def test_every_epoch_and_every_seed_has_another_order(drawn: int) -> None:
-    counts = [(50, drawn)]
+    counts = [SampleCounts(50, drawn)]
     orders = [
         indices(keys(TrainSampler(50, 5, seed, sample_counts=counts), epoch)) for seed in (0, 1) for epoch in (0, 1)
     ]
@@ -70,7 +71,7 @@ def test_every_epoch_and_every_seed_has_another_order(drawn: int) -> None:
     [(50, 4, 2, 1, ()), (50, 2, 3, 2, ()), (5, 2, 4, 1, ()), (22, 3, 2, 1, COUNTS)],
 )
 def test_several_processes_together_equal_one_with_the_global_batch(
-    length: int, world_size: int, batch_size: int, per_step: int, counts: tuple[tuple[int, int], ...]
+    length: int, world_size: int, batch_size: int, per_step: int, counts: tuple[SampleCounts, ...]
 ) -> None:
     alone = TrainSampler(length, batch_size * world_size, 0, per_step, sample_counts=counts)
     shards = [
@@ -83,7 +84,7 @@ def test_several_processes_together_equal_one_with_the_global_batch(
 
 
 @pytest.mark.parametrize("length, per_step, counts", [(50, 1, ()), (50, 3, ()), (22, 1, COUNTS)])
-def test_an_epoch_continues_at_any_step(length: int, per_step: int, counts: tuple[tuple[int, int], ...]) -> None:
+def test_an_epoch_continues_at_any_step(length: int, per_step: int, counts: tuple[SampleCounts, ...]) -> None:
     sampler = TrainSampler(length, 4, 0, per_step, sample_counts=counts)
     whole = keys(sampler, epoch=3)
     for step in range(sampler.steps + 1):

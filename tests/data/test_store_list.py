@@ -127,7 +127,7 @@ def test_an_epoch_draws_the_weight_times_the_size_of_a_set(mixture: StoreList, p
     assert mixture.sample_counts("person") == counts
     assert [size for size, _ in mixture.sample_counts("image")] == [faces.num_images, limbs.num_images]
     tiny = open_data_sets([DataSetConfig(paths["faces"], weight=1e-9)], COCO)
-    assert tiny.sample_counts("person")[0][1] == 1
+    assert tiny.sample_counts("person")[0].per_epoch == 1
 
 
 def test_keypoints_and_parts_that_no_set_supervises_are_found(paths: dict[str, str], mixture: StoreList) -> None:
