@@ -4,8 +4,6 @@
 in ``--folder`` once, and kept; the output of the tests is in its ``logs``. The exit status is 1 if a test failed.
 """
 
-from __future__ import annotations
-
 import argparse
 import configparser
 import fnmatch

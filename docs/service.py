@@ -1,7 +1,5 @@
 """A web service that finds people in photographs; see service.md. Start it with: uvicorn --factory service:make_app"""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

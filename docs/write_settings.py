@@ -1,7 +1,5 @@
 """Write settings.md, the page of all settings, from the classes and docstrings of posenet/settings/sections.py."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``python -m posenet`` is the command ``posenet``."""
 
-from __future__ import annotations
-
 import sys
 
 

@@ -1,7 +1,5 @@
 """Download images from web addresses, within limits of size and time."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import errno

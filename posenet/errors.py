@@ -4,8 +4,6 @@ Each message is one line that names the faulty file or value and the remedy. The
 traceback and exits with status 2.
 """
 
-from __future__ import annotations
-
 
 class PosenetError(Exception):
     """Base class of all errors that the user, not the programmer, can fix."""

@@ -4,8 +4,6 @@ A setting is only a text, and it comes with files of others too, such as checkpo
 process was told so: an experiment file or an override that ``load_config`` has read states it, or ``allow`` was called.
 """
 
-from __future__ import annotations
-
 import importlib
 import re
 import sys

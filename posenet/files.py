@@ -4,8 +4,6 @@ Standard output, FIFOs and devices are written directly. Inputs are regular file
 a FIFO or a device may never end.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib

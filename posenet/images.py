@@ -4,8 +4,6 @@ Images are read upright, as their EXIF orientation says. OpenCV decodes the pixe
 need the extra ``heif``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import glob

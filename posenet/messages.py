@@ -3,8 +3,6 @@
 All text that the command line shows, and every line of ``log.txt``, goes through ``to_printable``.
 """
 
-from __future__ import annotations
-
 import difflib
 import logging
 import re

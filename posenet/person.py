@@ -1,7 +1,5 @@
 """A person: the positions and the scores of the keypoints."""
 
-from __future__ import annotations
-
 import math
 import numbers
 import operator
@@ -56,7 +54,7 @@ class Person:
             object.__setattr__(self, "estimates", _to_float32(self.estimates, (count, 2), "estimates"))
 
     @classmethod
-    def from_coco(cls, keypoints: Any, score: float, skeleton: Skeleton = COCO, id: int | None = None) -> Person:
+    def from_coco(cls, keypoints: Any, score: float, skeleton: Skeleton = COCO, id: int | None = None) -> "Person":
         """A person from keypoints in the order of the annotation file, the inverse of ``to_coco``.
 
         ``keypoints`` are (F, 3) x, y and score, such as COCO's 17, or the 3 F numbers in a row that a results or an

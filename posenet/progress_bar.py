@@ -1,7 +1,5 @@
 """Progress on standard error: a bar on a terminal, a line now and then elsewhere, or nothing."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import sys
@@ -17,7 +15,7 @@ LINE_SECONDS = 60.0
 """Time between two states of a bar where standard error is no terminal, and before its first one."""
 
 _is_hidden = False
-_bars: weakref.WeakSet[tqdm[Any]] = weakref.WeakSet()
+_bars: "weakref.WeakSet[tqdm[Any]]" = weakref.WeakSet()
 """The bars of this process that are shown."""
 
 
@@ -34,7 +32,7 @@ def progress_bar(
     done: int = 0,
     leave: bool = True,
     disable: bool = False,
-) -> tqdm[Any]:
+) -> "tqdm[Any]":
     """A bar over ``items``, or one that its caller updates, on standard error; a line now and then where it is a file.
 
     Args:

@@ -1,7 +1,5 @@
 """Computing results in threads before they are needed, and how many threads there should be."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

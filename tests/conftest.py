@@ -1,7 +1,5 @@
 """Shared fixtures: data sets of drawn people, and real data if the environment names it. Threads are limited to one."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import os

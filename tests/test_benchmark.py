@@ -1,7 +1,5 @@
 """The benchmarks of ``tools/benchmark.py``, each on tiny input: the numbers that it promises, and wrong input."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

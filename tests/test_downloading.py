@@ -1,7 +1,5 @@
 """Reading images at web addresses."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Networks, losses and callbacks of users, which settings name: trained, evaluated, and never run unasked."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Images: listing, reading, decoding, converting and writing files."""
 
-from __future__ import annotations
-
 import base64
 import io
 import sys

@@ -1,7 +1,5 @@
 """What the metadata of the distribution says, where a development environment would hide that it is wrong."""
 
-from __future__ import annotations
-
 import ast
 import configparser
 import contextlib

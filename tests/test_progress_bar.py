@@ -1,7 +1,5 @@
 """Progress on a terminal, in a pipe, and hidden; messages beside it."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

@@ -4,8 +4,6 @@
 the tests, the tools and the pages that go with them.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

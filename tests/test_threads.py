@@ -1,7 +1,5 @@
 """Work on background threads."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 

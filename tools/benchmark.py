@@ -1,7 +1,5 @@
 """Measure the speed of one part, such as the training step, and compare it with a limit; see docs/benchmarks.md."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -1,7 +1,5 @@
 """What reading a file of annotations did: the list that ``lint`` prints, and that every tool says in short."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args

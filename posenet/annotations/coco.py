@@ -4,8 +4,6 @@ A column is an array or a list with one row for every entry of ``images``, ``ann
 Coordinates are pixels of the annotated size, in the displayed frame.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections import Counter
@@ -118,7 +116,7 @@ class AnnotationColumns:
         """(A,) bool: used, not a crowd, with labelled keypoints."""
         return self.is_object & (self.num_labelled > 0)
 
-    def select(self, is_kept: Mask) -> AnnotationColumns:
+    def select(self, is_kept: Mask) -> "AnnotationColumns":
         """Some of the rows."""
         columns: dict[str, Any] = {}
         for name, column in vars(self).items():
@@ -145,7 +143,7 @@ class AnnotationFile:
         sizes = np.array([(image.height, image.width) for image in self.images], np.int64).reshape(-1, 2)
         return np.asarray(sizes[self.columns.image_rows])
 
-    def select(self, is_kept: Mask) -> AnnotationFile:
+    def select(self, is_kept: Mask) -> "AnnotationFile":
         """The part with some of the rows of images."""
         columns = self.columns.select(is_kept[self.columns.image_rows])
         columns.image_rows = np.cumsum(is_kept)[columns.image_rows] - 1

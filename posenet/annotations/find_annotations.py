@@ -1,7 +1,5 @@
 """What a user means by annotations: which files. Importing this module does not import PyTorch."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from pathlib import Path

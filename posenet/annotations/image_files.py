@@ -1,7 +1,5 @@
 """Where the images of a data set are, as the names in files of annotations are relative to many folders; and copies."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

@@ -1,7 +1,5 @@
 """What the names of keypoints say: twins, edges and OKS constants of known bodies, hands, faces and animals."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Sequence

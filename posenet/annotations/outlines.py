@@ -13,8 +13,6 @@ stored as the difference from the number two positions earlier. The text is read
 trusts its input and reads past its buffers on damaged text.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 ``read_dataset`` reads a file for a store, ``read_split`` for the COCO evaluation.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 import math

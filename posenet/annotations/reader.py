@@ -6,8 +6,6 @@ reading is a contradiction. ``lint`` prints the list, ``fix`` writes the normal 
 ``read_annotation_file`` is the order of the steps. A step that changes columns returns new ones.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import re
@@ -97,7 +95,7 @@ class _Images:
     turns: np.ndarray  # (N,) int64: the EXIF orientation by which the annotations are still to be turned; 1 for none
     is_kept: Mask
 
-    def leave_out(self, code: str, is_faulty: Any, ids: Ids, adjustments: Adjustments) -> _Images:
+    def leave_out(self, code: str, is_faulty: Any, ids: Ids, adjustments: Adjustments) -> "_Images":
         """Leave out the kept ones that are faulty, unless they are many."""
         is_left_out = adjustments.leave_out_few(
             code, np.array(is_faulty, bool) & self.is_kept, ids, int(self.is_kept.sum())

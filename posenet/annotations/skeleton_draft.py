@@ -1,7 +1,5 @@
 """Draft a skeleton from a COCO keypoint file: names and parts from its categories, the layout from its people."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import warnings

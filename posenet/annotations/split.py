@@ -1,7 +1,5 @@
 """The images of a file of annotations, split into parts by a checksum of their names."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Collection, Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 Which of a pair is called left changes nothing that is trained.
 """
 
-from __future__ import annotations
-
 from typing import TypeGuard
 
 from posenet.annotations.coco import Category

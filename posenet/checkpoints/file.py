@@ -5,8 +5,6 @@ A checkpoint is a file of ``torch.save``, a zip file with a checksum for each en
 Importing this module does not import PyTorch, and a missing file is reported without it.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import zipfile

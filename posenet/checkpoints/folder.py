@@ -1,7 +1,5 @@
 """The folder of a run, where only rank 0 writes: its checkpoints and when they are written, its lock and its status."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

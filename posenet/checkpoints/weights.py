@@ -1,7 +1,5 @@
 """The weights in checkpoints, given by path or name: ours, the authors' published ones and bare state dicts."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import math

@@ -4,8 +4,6 @@ formats, split them, draft a skeleton.
 ``lint`` and ``fix`` end with status 2 if something contradicts itself. No action changes the file that it reads.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """Serve a page that finds people in photographs and videos."""
 
-from __future__ import annotations
-
 import argparse
 
 from posenet.cli.options import PUBLISHED, add_network_options, make_predictor, positive_int

@@ -6,8 +6,6 @@ annotations, for training with a teacher (docs/training.md). Without --images an
 --stats and --preview inspect the store that is there.
 """
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import replace
 from itertools import chain

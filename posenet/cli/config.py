@@ -1,7 +1,5 @@
 """List the experiments that posenet brings along, print the settings of one or of a run, or compare two."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

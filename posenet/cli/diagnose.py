@@ -1,7 +1,5 @@
 """Diagnose COCO results: which errors cost how much AP, as a report."""
 
-from __future__ import annotations
-
 import argparse
 import time
 from itertools import chain

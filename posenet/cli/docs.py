@@ -1,7 +1,5 @@
 """List the pages of the documentation, which are part of every installation, or print one."""
 
-from __future__ import annotations
-
 import argparse
 import site
 import sysconfig

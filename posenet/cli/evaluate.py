@@ -1,7 +1,5 @@
 """Evaluate a checkpoint on a COCO keypoint split: AP and AR, and the results file."""
 
-from __future__ import annotations
-
 import argparse
 from itertools import chain
 from pathlib import Path

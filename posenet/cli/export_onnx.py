@@ -3,8 +3,6 @@
 PyTorch is imported when the flags and the files that they name are checked.
 """
 
-from __future__ import annotations
-
 import argparse
 
 from posenet.checkpoints.file import find_weights

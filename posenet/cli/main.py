@@ -8,8 +8,6 @@ each other: start it again; 2 bad input or another fault that the user can fix; 
 standard output has ended; 1 a fault of the program.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import errno

@@ -3,8 +3,6 @@
 Writes ``annotations/``, ``train2017/`` and ``val2017/``. The same options write the same bytes.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

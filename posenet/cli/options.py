@@ -1,7 +1,5 @@
 """Flags and argument types that several tools share, the predictor that they define, and words of other programs."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import math
@@ -181,7 +179,7 @@ def add_network_options(
     add_config_options(parser)
 
 
-def make_predictor(args: argparse.Namespace, min_score: float = 0.0, num_images: int | None = None) -> Predictor:
+def make_predictor(args: argparse.Namespace, min_score: float = 0.0, num_images: int | None = None) -> "Predictor":
     """The predictor that the options define; ``num_images`` is that of ``Predictor``."""
     from posenet.inference.networks import is_exported_file
     from posenet.inference.predictor import Predictor

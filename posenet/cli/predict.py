@@ -1,7 +1,5 @@
 """Find people in images, videos, streams and cameras; draw them, and write their keypoints."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 

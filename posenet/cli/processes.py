@@ -1,7 +1,5 @@
 """Running a tool in several processes: its flags, starting the processes, and how they end."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import logging

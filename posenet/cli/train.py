@@ -1,7 +1,5 @@
 """Train a PoseNet on one device; Ctrl-C finishes the step and saves, --resume continues."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import logging
@@ -80,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--local-rank", type=int, help=argparse.SUPPRESS)
 
 
-def run(args: argparse.Namespace, runtime: Runtime | None = None) -> int:
+def run(args: argparse.Namespace, runtime: "Runtime | None" = None) -> int:
     """Train in this process alone; return the exit status."""
     refuse_launcher("use posenet train-distributed (tools/train_distributed.py) for one run of all")
     check_settings(args)
@@ -96,7 +94,7 @@ def check_settings(args: argparse.Namespace) -> None:
             require_store_files(data.val)
 
 
-def train_with_flags(args: argparse.Namespace, runtime: Runtime | None) -> int:
+def train_with_flags(args: argparse.Namespace, runtime: "Runtime | None") -> int:
     """Train as the flags say; return the exit status, ``STOPPED_STATUS`` if a signal has stopped the run."""
     from posenet.training.train import train
 

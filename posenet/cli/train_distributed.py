@@ -3,8 +3,6 @@
 Under torchrun or srun this is one of the processes. Without a launcher it starts ``--nproc`` of them.
 """
 
-from __future__ import annotations
-
 import argparse
 from typing import TYPE_CHECKING, cast
 

@@ -1,7 +1,5 @@
 """Train a PoseNet on several devices of one machine, in one process (DataParallel)."""
 
-from __future__ import annotations
-
 import argparse
 
 from posenet.cli import train

@@ -1,7 +1,5 @@
 """List published weights and download them by name; convert weights from and to the published format."""
 
-from __future__ import annotations
-
 import argparse
 
 from posenet.checkpoints.file import find_weights

@@ -3,8 +3,6 @@
 Sizes are (width, height), as in OpenCV. A matrix is (2, 3) and maps (x, y, 1) in image pixels to network-input pixels.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import struct
@@ -59,7 +57,7 @@ class Augmentation:
     cutout: tuple[float, float, float] | None = None
 
     @classmethod
-    def draw(cls, config: AugmentConfig, seed: int, epoch: int, index: int) -> Augmentation:
+    def draw(cls, config: AugmentConfig, seed: int, epoch: int, index: int) -> "Augmentation":
         """The augmentation of a sample, which depends on the arguments alone."""
         jitter, *colours, rescale, scale, degrees, shift_x, shift_y, flip = random_numbers(seed, epoch, index)
         hue, saturation, value = map(_interpolate, JITTER, colours)

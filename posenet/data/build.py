@@ -1,7 +1,5 @@
 """Build a store: from annotations and images to the records in the file."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

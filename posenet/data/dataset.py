@@ -3,8 +3,6 @@
 Sizes are (height, width), as in stores; those passed to ``augment`` are (width, height), as in OpenCV.
 """
 
-from __future__ import annotations
-
 import math
 import traceback
 from collections.abc import Callable
@@ -69,7 +67,7 @@ class Batch(NamedTuple):
     faults: tuple[str, ...] = ()  # error messages of the unreadable samples that were replaced by others
     supervised: Tensor | None = None  # (N, C) uint8, 1 for the channels that each sample supervises; None means all
 
-    def to(self, device: torch.device) -> Batch:
+    def to(self, device: torch.device) -> "Batch":
         """Copy the batch to a device. The copying may still be in progress on return."""
         return Batch._make(
             value.to(device, non_blocking=True) if isinstance(value, Tensor) else value for value in self

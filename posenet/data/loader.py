@@ -1,7 +1,5 @@
 """Which samples make the next batch, and batches from worker processes, by PyTorch's ``DataLoader``."""
 
-from __future__ import annotations
-
 import gc
 import multiprocessing
 import os

@@ -21,8 +21,6 @@ contains a CRC-32 of the image and one of the labels, verified whenever they are
 a SHA-256 of the skeleton and of all arrays but ``images`` and ``labels``, verified when the store is opened.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """The data sets of a run: one or several stores that are read as one, and the samples of an epoch."""
 
-from __future__ import annotations
-
 import hashlib
 import zlib
 from bisect import bisect_right

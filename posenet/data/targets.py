@@ -1,7 +1,5 @@
 """Target maps, the heatmaps to learn, rendered from keypoints: a whole batch at once, on the device that it is on."""
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -65,7 +63,7 @@ class TargetRenderer(nn.Module):
         self.register_buffer("part_ends", torch.from_numpy(skeleton.part_ends), persistent=False)
 
     @classmethod
-    def from_config(cls, config: Config) -> TargetRenderer:
+    def from_config(cls, config: Config) -> "TargetRenderer":
         return cls(config.targets, config.model.skeleton)
 
     @torch.no_grad()

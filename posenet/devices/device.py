@@ -1,7 +1,5 @@
 """Selecting a device by name, what it can do by its PyTorch module, and the flags of its library of convolutions."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator

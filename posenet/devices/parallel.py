@@ -1,7 +1,5 @@
 """How training uses several devices or processes: DataParallel, or DistributedDataParallel, and how processes meet."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools

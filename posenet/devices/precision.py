@@ -1,7 +1,5 @@
 """Precision of the network: float32, bf16 or fp16, and the loss scaler of fp16."""
 
-from __future__ import annotations
-
 import contextlib
 from typing import Any, Literal, NamedTuple
 

@@ -3,8 +3,6 @@
 This module does not import PyTorch: a single process predicts with an exported file without it.
 """
 
-from __future__ import annotations
-
 import contextvars
 import functools
 import os

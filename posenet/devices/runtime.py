@@ -1,7 +1,5 @@
 """How training uses one process on one device; ``parallel.py`` has the runtimes of several."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any

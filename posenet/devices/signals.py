@@ -1,7 +1,5 @@
 """Stop signals: Ctrl-C, SIGTERM and SIGUSR1 set a flag, so that a run can finish its step and save."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Synchronized BatchNorm for CPUs with Gloo, which ``torch.nn.SyncBatchNorm`` does not support."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import torch

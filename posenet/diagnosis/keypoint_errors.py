@@ -4,8 +4,6 @@ The kinds are those of Ronchi and Perona, "Benchmarking and Error Diagnosis in M
 2017). ``diagnose`` documents how they are decided and corrected.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
@@ -51,7 +49,7 @@ class MatchedResults:
     """(N, F) the highest similarity to a true keypoint, which decides the kind; 0 where none is labelled."""
 
     @classmethod
-    def of(cls, results: Results, truth: Truth, skeleton: Skeleton) -> MatchedResults:
+    def of(cls, results: Results, truth: Truth, skeleton: Skeleton) -> "MatchedResults":
         pairs = Pairs.of(results, truth)
         oks = compute_oks(results.keypoints, truth, pairs, np.array(skeleton.sigmas))
         [person] = match(pairs, oks, results, truth, [MATCH_OKS])
@@ -61,7 +59,7 @@ class MatchedResults:
         kinds, similarity = _classify_keypoints(results, truth, pairs, person, skeleton)
         return cls(results, truth, skeleton, pairs, oks, person, person_oks, kinds, similarity)
 
-    def correct(self, corrections: Collection[str]) -> MatchedResults:
+    def correct(self, corrections: Collection[str]) -> "MatchedResults":
         """The results with other keypoints and scores, after correcting localisation errors and, if named, scores.
 
         A corrected keypoint lies in the direction of the found one from the true one, at the distance of a similarity:

@@ -5,8 +5,6 @@ A diagnosis needs eleven evaluations of the same results, and others without wha
 once, in the time of one of its evaluations.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,7 +39,7 @@ class Truth:
     crowd: np.ndarray  # (G,) bool: crowd regions
 
     @classmethod
-    def of(cls, people: Sequence[Mapping[str, Any]], index_of: Mapping[int, int], num_keypoints: int) -> Truth:
+    def of(cls, people: Sequence[Mapping[str, Any]], index_of: Mapping[int, int], num_keypoints: int) -> "Truth":
         """The annotations of the images whose ids have an index."""
         listed = [person for person in people if person["image_id"] in index_of]
         listed.sort(key=lambda person: index_of[person["image_id"]])
@@ -74,7 +72,7 @@ class Results:
     num_left_out: int  # results of images that have more than ``MAX_RESULTS``, which it does not use
 
     @classmethod
-    def of(cls, entries: Sequence[Mapping[str, Any]], index_of: Mapping[int, int], num_keypoints: int) -> Results:
+    def of(cls, entries: Sequence[Mapping[str, Any]], index_of: Mapping[int, int], num_keypoints: int) -> "Results":
         """Those of ``read_results``; ``index_of`` has the index of every image by its id."""
         image = np.array([index_of[entry["image_id"]] for entry in entries], int)
         found = np.array([entry["keypoints"] for entry in entries], float).reshape(-1, num_keypoints, 3)
@@ -130,7 +128,7 @@ class Pairs(NamedTuple):
     person: np.ndarray  # (P,) rows of ``Truth``
 
     @classmethod
-    def of(cls, results: Results, truth: Truth) -> Pairs:
+    def of(cls, results: Results, truth: Truth) -> "Pairs":
         first = np.searchsorted(truth.image, results.image)
         count = np.searchsorted(truth.image, results.image, side="right") - first
         result = np.repeat(np.arange(len(count)), count)

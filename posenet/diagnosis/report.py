@@ -6,8 +6,6 @@ annotated people, ``r0`` ... for results), its partner, its errors, the size of 
 beside the opened image says about it.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import tomllib

@@ -1,7 +1,5 @@
 """A page that finds people in photographs and videos, served by this machine (the extra ``app``)."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import logging

@@ -5,8 +5,6 @@ mirrored (multi-scale and flip test-time augmentation). The maps of all scales a
 one and averaged: on a device by PyTorch, elsewhere by NumPy and OpenCV, which need no PyTorch and are faster on a CPU.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Iterable
@@ -40,7 +38,7 @@ class Letterbox:
     """(height, width) of the network input."""
 
     @classmethod
-    def fit(cls, image_size: tuple[int, int], settings: InferenceConfig, scale: float = 1.0) -> Letterbox:
+    def fit(cls, image_size: tuple[int, int], settings: InferenceConfig, scale: float = 1.0) -> "Letterbox":
         """Resize an image of (height, width) ``image_size`` to ``scale`` times the configured height, and pad it.
 
         It is smaller if the padded image would exceed ``inference.max_height`` or ``MAX_WIDTH``.

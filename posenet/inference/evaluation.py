@@ -1,7 +1,5 @@
 """Evaluating a network on a COCO keypoint split: predictions for all images, and the ten keypoint metrics."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import itertools

@@ -3,8 +3,6 @@
 A network is a ``MapFunction``: in PyTorch a ``TorchNetwork``, in OpenVINO and ONNX Runtime one of ``exports``.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import logging
 from collections.abc import Callable
@@ -57,7 +55,7 @@ def load_network(
     config: Config | None,
     *,
     device: str,
-    amp: Amp | Literal["auto"],
+    amp: 'Amp | Literal["auto"]',
     backend: BackendName,
     num_images: int | None = None,
 ) -> tuple[MapFunction, Config]:
@@ -109,7 +107,7 @@ def load_network(
     return TorchNetwork(FusedNetwork(network, torch_amp), torch_device, "off"), config
 
 
-def _fastest_backend(device: torch.device, amp: Amp) -> BackendName:
+def _fastest_backend(device: "torch.device", amp: "Amp") -> BackendName:
     """The fastest installed backend that computes in a precision on a CPU, or PyTorch on another device.
 
     ONNX Runtime has only float32 on a CPU. Only PyTorch emulates a precision that the CPU does not compute in.
@@ -124,7 +122,7 @@ def _fastest_backend(device: torch.device, amp: Amp) -> BackendName:
     return "onnxruntime" if is_installed("onnxruntime") and amp == "off" else "torch"
 
 
-def device_of_process(path: str | Path, device: str, backend: BackendName, ranks: Ranks) -> str:
+def device_of_process(path: str | Path, device: str, backend: BackendName, ranks: "Ranks") -> str:
     """The device of this process: that of its local rank if it is one of several in PyTorch, else ``device``."""
     if ranks.world_size == 1 or backend not in ("auto", "torch") or is_exported_file(path):
         return device
@@ -134,9 +132,9 @@ def device_of_process(path: str | Path, device: str, backend: BackendName, ranks
 
 
 def wrap_network(
-    network: nn.Module | MapFunction,
-    device: torch.device | str | None,
-    amp: Amp | Literal["auto"] | None,
+    network: "nn.Module | MapFunction",
+    device: "torch.device | str | None",
+    amp: 'Amp | Literal["auto"] | None',
     backend: BackendName,
 ) -> MapFunction:
     """A module of PyTorch as a ``MapFunction``; one as it is. ``ConfigError`` if it is neither."""
@@ -163,7 +161,7 @@ def wrap_network(
 class TorchNetwork:
     """Runs a network in PyTorch; ``CheckpointError`` if a parameter is not finite."""
 
-    def __init__(self, network: nn.Module, device: torch.device | str, amp: Amp) -> None:
+    def __init__(self, network: "nn.Module", device: "torch.device | str", amp: "Amp") -> None:
         import torch
 
         from posenet.checkpoints.weights import require_usable_weights
@@ -185,7 +183,7 @@ class TorchNetwork:
 
         return self.compute_maps(torch.from_numpy(images).to(self.device)).float().cpu().numpy()
 
-    def compute_maps(self, images: torch.Tensor) -> torch.Tensor:
+    def compute_maps(self, images: "torch.Tensor") -> "torch.Tensor":
         """The maps of (N, H, W, 3) uint8 BGR images on the network's device: there, and in the network's precision."""
         import torch
 
@@ -197,7 +195,7 @@ class TorchNetwork:
             maps: torch.Tensor = self.network.heatmaps(images_to_input(images, channels_last))
             return maps
 
-    def pin(self, array: np.ndarray) -> torch.Tensor:
+    def pin(self, array: np.ndarray) -> "torch.Tensor":
         """An array as a tensor that the device copies in the background, if it can: itself if it is one already."""
         import torch
 
@@ -206,11 +204,11 @@ class TorchNetwork:
             tensor = torch.from_numpy(array)
             return tensor.pin_memory() if self.copies_in_background else tensor
 
-    def to_device(self, array: np.ndarray) -> torch.Tensor:
+    def to_device(self, array: np.ndarray) -> "torch.Tensor":
         """An array on the device, which may still be copying it."""
         return self.pin(array).to(self.device, non_blocking=self.copies_in_background)
 
-    def copy_to_host(self, maps: torch.Tensor) -> Callable[[], np.ndarray]:
+    def copy_to_host(self, maps: "torch.Tensor") -> Callable[[], np.ndarray]:
         """Start to copy maps, all at once; what waits for the copy, on any thread, and returns it as float32."""
         import torch
 

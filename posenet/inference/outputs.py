@@ -4,8 +4,6 @@ Files of people are COCO results as JSON, a COCO data set and a CSV table, which
 ``.jsonl`` file has a line for each image, also for one without people; it shows what is done.
 """
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import itertools

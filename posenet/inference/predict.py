@@ -1,7 +1,5 @@
 """``predict``: from inputs to files, and again from where an earlier run has stopped."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import itertools

@@ -3,8 +3,6 @@
 Each stage is ahead of the next: read -> fill batches -> prepare -> network -> decode.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import logging
@@ -94,13 +92,13 @@ class Predictor:
 
     def __init__(
         self,
-        network: str | os.PathLike[str] | nn.Module | MapFunction = "simplepose",
+        network: "str | os.PathLike[str] | nn.Module | MapFunction" = "simplepose",
         settings: InferenceConfig | None = None,
         *,
         config: Config | None = None,
         skeleton: Skeleton | str | Path | None = None,
-        device: torch.device | str | None = "auto",
-        amp: Amp | Literal["auto"] | None = None,
+        device: "torch.device | str | None" = "auto",
+        amp: 'Amp | Literal["auto"] | None' = None,
         backend: BackendName = "auto",
         num_images: int | None = None,
         min_score: float = MIN_SCORE,

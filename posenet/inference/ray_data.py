@@ -1,7 +1,5 @@
 """Prediction of any number of images on any number of machines, by Ray Data (the extra ``ray``)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The people in one image, with the image and where it comes from."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The network of an experiment: ``PoseNet``, or one of the user's own."""
 
-from __future__ import annotations
-
 from typing import cast
 
 import torch

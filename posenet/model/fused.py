@@ -1,7 +1,5 @@
 """A faster copy of a trained network for prediction: folded BatchNorm, low precision, channels-last memory format."""
 
-from __future__ import annotations
-
 import copy
 
 import torch

@@ -4,8 +4,6 @@ All blocks map (N, C, h, w) floating-point tensors to (N, C', h, w). A convoluti
 bias, because the normalization subtracts it again.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -7,8 +7,6 @@ next stack's hourglass at every scale.
 In the shapes below, D is ``model.width``, and scale j has stride 4 << j and D + j * ``model.growth`` channels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,7 +36,7 @@ class PoseNet(nn.Module):
         self._initialize(settings.conv_std)
 
     @classmethod
-    def from_config(cls, config: Config) -> PoseNet:
+    def from_config(cls, config: Config) -> "PoseNet":
         """Build the network of an experiment."""
         return cls(config.model)
 

@@ -1,7 +1,5 @@
 """Settings in checkpoints of earlier versions: their defaults, and those that are constants now."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import logging

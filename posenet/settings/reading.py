@@ -4,8 +4,6 @@ A file may be an experiment of posenet, by its name. An error names the key that
 wrong type or is out of range.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

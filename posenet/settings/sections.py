@@ -4,8 +4,6 @@ Defaults are stated only here. Each value is checked when its section is created
 ``ValueError`` that names the key. ``reading`` builds these classes from TOML files and overrides.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Annotated, Literal, get_type_hints

@@ -3,8 +3,6 @@
 The facts are in ``known.toml``: bodies, hands, faces and four-legged animals.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Sequence

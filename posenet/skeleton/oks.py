@@ -5,8 +5,6 @@ is that of the person and sigma the OKS constant of the keypoint (``Skeleton.sig
 labelled keypoints. See https://cocodataset.org/#keypoints-eval.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 

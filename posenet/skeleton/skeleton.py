@@ -1,7 +1,5 @@
 """Keypoints, body parts and output channels, all derived from keypoint names; and mapping one skeleton to another."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter
@@ -151,7 +149,7 @@ class Skeleton:
         """The name of every keypoint in a mirrored image."""
         return {name: name for name in self.keypoints} | twins(self.left_right)
 
-    def changes_of_network(self, other: Skeleton) -> tuple[str, ...]:
+    def changes_of_network(self, other: "Skeleton") -> tuple[str, ...]:
         """The names of what the other skeleton has differently and a network depends on."""
         names = ("keypoints", "parts", "left_right", "derived", "file_keypoints")
         return tuple(name for name in names if getattr(self, name) != getattr(other, name))
@@ -165,7 +163,7 @@ class Skeleton:
             ["keypoint foreground"],
         ]
 
-    def different_channels(self, other: Skeleton) -> str:
+    def different_channels(self, other: "Skeleton") -> str:
         """How the keypoints, or else the body parts, differ from those of another skeleton; see ``compare_names``."""
         parts, other_parts = (list(map("-".join, skeleton.parts)) for skeleton in (self, other))
         return compare_names(self.keypoints, other.keypoints) or compare_names(parts, other_parts)

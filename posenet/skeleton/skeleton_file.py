@@ -4,8 +4,6 @@ A skeleton file lists the keypoints with the names and in the order of the annot
 ``parts`` are required; a single keypoint has no parts. ``docs/custom_data.md`` describes all keys.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 An image depends only on its seed, split and index, so that any number of processes writes the same bytes.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 from collections.abc import Callable, Iterator

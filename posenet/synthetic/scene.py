@@ -5,8 +5,6 @@ height. The body is turned, so that x is to the right of the image and z towards
 front on a ``Canvas``, which knows what every pixel shows. Pixels are (x, y), the centre of the first one is (0, 0).
 """
 
-from __future__ import annotations
-
 import colorsys
 from typing import Any, NamedTuple
 

@@ -6,8 +6,6 @@ limits are known before a step begins, and are the same on all ranks. docs/notes
 the constants.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 The data set replaces an unreadable sample by another one and reports it; these reports are counted here.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import logging

@@ -7,8 +7,6 @@ the best checkpoint. Every step calls the public function of a tool and logs one
 Importing this module does not import PyTorch.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import hashlib

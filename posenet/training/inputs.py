@@ -3,8 +3,6 @@
 An *experiment* is what a user gives: the name or path of a TOML file, a ``Config``, or None for the defaults.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import logging

@@ -1,7 +1,5 @@
 """What a run reports: its lines in the log, its progress bar, and callbacks for its files and the code of a user."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import json
@@ -208,7 +206,7 @@ class TensorBoard(TrainingCallback):
 class Report:
     """Reports the start of a run, its steps and epochs, and its end. All ranks call it; rank 0 alone has callbacks."""
 
-    def __init__(self, run: Run, callbacks: Sequence[TrainingCallback]) -> None:
+    def __init__(self, run: "Run", callbacks: Sequence[TrainingCallback]) -> None:
         self.run = run
         self.callbacks = callbacks
         self._started: list[TrainingCallback] = []
@@ -254,13 +252,13 @@ class Report:
         self._started.reverse()
         self.call("on_end")
 
-    def epoch_bar(self) -> tqdm[Any]:
+    def epoch_bar(self) -> "tqdm[Any]":
         """The bar over the steps of the current epoch."""
         progress, steps = self.run.progress, self.run.batches.steps_per_epoch
         title = f"epoch {progress.epoch + 1}/{self.run.config.train.epochs}"
         return progress_bar(title=title, total=steps, unit="step", done=progress.step, leave=False)
 
-    def step(self, bar: tqdm[Any], lr: float) -> None:
+    def step(self, bar: "tqdm[Any]", lr: float) -> None:
         """Report a step if one is due."""
         run, progress = self.run, self.run.progress
         bar.update()

@@ -1,7 +1,5 @@
 """The loss of an experiment: the focal L2 loss over all stacks, scales and channels, or one of the user's own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch
@@ -76,7 +74,7 @@ class FocalL2Loss(nn.Module):
         self.register_buffer("stack_weights", stack_weights, persistent=False)
 
     @classmethod
-    def from_config(cls, config: Config) -> FocalL2Loss:
+    def from_config(cls, config: Config) -> "FocalL2Loss":
         return cls(config.loss, config.model.skeleton)
 
     def forward(self, predictions: Predictions, target: Tensor, mask_miss: Tensor) -> Tensor:

@@ -1,7 +1,5 @@
 """What is trained and how: frozen parameters, the optimizer, its learning rate, and averages of the weights."""
 
-from __future__ import annotations
-
 import contextlib
 import fnmatch
 import math

@@ -3,8 +3,6 @@
 The parts of a run do not know how they are saved: ``state_of`` reads their values, and ``restore_run`` writes them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import logging
@@ -179,7 +177,7 @@ def config_of_run(
     return config
 
 
-def state_of(run: Run) -> dict[str, Any]:
+def state_of(run: "Run") -> dict[str, Any]:
     """Everything that training changes, as plain values and tensors: the content of a checkpoint.
 
     ``model`` has the weights that are used: the average of the weights if there is one. The trained weights are then in
@@ -207,7 +205,7 @@ def state_of(run: Run) -> dict[str, Any]:
     return state
 
 
-def restore_run(run: Run, checkpoint: Checkpoint) -> None:
+def restore_run(run: "Run", checkpoint: Checkpoint) -> None:
     """Continue the run of a checkpoint, whose epochs may have had another number of steps.
 
     Without the ``best.pth`` of its best score, as in another folder, or with other validation data, it forgets that
@@ -248,12 +246,12 @@ def restore_run(run: Run, checkpoint: Checkpoint) -> None:
     _log.info("Resuming from %s: %s", path, where)
 
 
-def is_last(run: Run, path: Path) -> bool:
+def is_last(run: "Run", path: Path) -> bool:
     """Whether ``--resume`` alone finds this checkpoint: it is the last one of the run's folder."""
     return path.resolve() == run.folder.last.resolve()
 
 
-def _has_best_of(run: Run, state: dict[str, Any]) -> bool:
+def _has_best_of(run: "Run", state: dict[str, Any]) -> bool:
     """Whether ``best.pth`` in the run's folder has the best score of a checkpoint."""
     try:
         return bool(read_checkpoint(run.folder.best)["progress"]["best"] == state["progress"]["best"])
@@ -261,7 +259,7 @@ def _has_best_of(run: Run, state: dict[str, Any]) -> bool:
         return False
 
 
-def restore_weights(run: Run, checkpoint: Checkpoint) -> None:
+def restore_weights(run: "Run", checkpoint: Checkpoint) -> None:
     """Restore the weights, their average, the state of the optimizer, the loss scale and what the guard knows.
 
     ``CheckpointError`` if it has other parameters or another optimizer.

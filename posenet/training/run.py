@@ -3,8 +3,6 @@
 All ranks go through the loops together. Before every step they decide in ``_vote`` whether to save, to stop or to fail.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging

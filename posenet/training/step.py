@@ -5,8 +5,6 @@ DistributedDataParallel wrap. ``TrainStep`` is the step: forward, backward, clip
 limits of ``bad_steps.py``, update or skip.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Callable, Sequence
@@ -47,7 +45,7 @@ class ModelWithLoss(nn.Module):
         renderer: TargetRenderer,
         loss: Loss,
         amp: Amp,
-        teacher: Teacher | None = None,
+        teacher: "Teacher | None" = None,
     ) -> None:
         super().__init__()
         self.network = network

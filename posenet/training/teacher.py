@@ -1,7 +1,5 @@
 """Distillation: a network learns the maps of a stronger one, its teacher, beside labels or instead of them."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass
 

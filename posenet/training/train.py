@@ -4,8 +4,6 @@ It prepares the stores of annotations (``from_annotations.py``), reads the setti
 ``resume.py``), and builds the run and goes through its epochs and steps (``run.py``); ``step.py`` is one step.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging
@@ -103,7 +101,7 @@ def train(
     if are_annotations(config):
         import posenet.training.from_annotations as from_annotations  # a part of the package that may be left out
 
-        def prepare_data() -> tuple[PreparedData, Experiment, list[str]]:
+        def prepare_data() -> "tuple[PreparedData, Experiment, list[str]]":
             """The stores of the annotations, the experiment of a run on them and its overrides."""
             data = from_annotations.prepare(config, pairs, experiment=experiment, resume=resume, **sources)
             if prepare:

@@ -1,7 +1,5 @@
 """Validation during training: the loss on validation samples, and COCO's scores with drawings of predictions."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 from collections.abc import Callable

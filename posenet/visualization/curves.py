@@ -1,7 +1,5 @@
 """The curves of a training run as an image file, drawn by matplotlib if it is installed."""
 
-from __future__ import annotations
-
 import io
 import json
 from importlib.util import find_spec
@@ -63,7 +61,7 @@ def write_curves(folder: Path) -> Path:
     return folder / CURVES_FILE
 
 
-def training_figure(log: RunLog, run_name: str) -> Figure:
+def training_figure(log: RunLog, run_name: str) -> "Figure":
     """Draw the panels by step."""
     from matplotlib.figure import Figure
 

@@ -1,7 +1,5 @@
 """Drawings of people: their keypoints and limbs on an image."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Sheets of labelled tiles: all maps of an image, and training samples with their masks and target maps."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence
@@ -110,7 +108,7 @@ def overlay_heatmap(image: np.ndarray, heatmap: np.ndarray) -> np.ndarray:
     return _blend(dimmed, colours, np.minimum(2 * values, 1)).round().astype(np.uint8)
 
 
-def sheet_of_samples(dataset: PoseDataset, renderer: TargetRenderer) -> np.ndarray:
+def sheet_of_samples(dataset: "PoseDataset", renderer: "TargetRenderer") -> np.ndarray:
     """Draw the first training samples of a run with batches of one; (H, W, 3) BGR uint8.
 
     ``DataError`` if one cannot be read.
@@ -125,7 +123,7 @@ def sheet_of_samples(dataset: PoseDataset, renderer: TargetRenderer) -> np.ndarr
     return contact_sheet(drawings, columns=2)
 
 
-def draw_training_sample(batch: Batch, renderer: TargetRenderer, title: str) -> np.ndarray:
+def draw_training_sample(batch: "Batch", renderer: "TargetRenderer", title: str) -> np.ndarray:
     """Draw the first sample of a batch, its masks and the maxima of its maps as four tiles; (H, W, 3) BGR uint8."""
     skeleton = renderer.skeleton
     image = batch.images[0].numpy()

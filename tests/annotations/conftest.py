@@ -1,7 +1,5 @@
 """Real annotations, for tests of all that reads them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a user means by annotations, without reading them; test_from_annotations.py has what becomes of it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What names say: sides in every spelling, canonical names, known twins, edges and sigmas."""
 
-from __future__ import annotations
-
 import pytest
 
 from posenet.annotations.known_bodies import known_edges, known_sigmas, known_twins, pair_left_right, without_known_twin

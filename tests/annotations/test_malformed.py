@@ -3,8 +3,6 @@
 Every input is a function of its number alone.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tracemalloc

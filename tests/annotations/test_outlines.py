@@ -1,7 +1,5 @@
 """Masks as run lengths, in a store and in COCO's compressed text."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from pycocotools import mask as coco_mask

@@ -1,7 +1,5 @@
 """People for a store and for an evaluation: what is kept and refused, whom samples are centred on, and masks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

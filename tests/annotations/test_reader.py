@@ -3,8 +3,6 @@
 ``lint``, ``fix``, ``train`` and ``build-hdf5`` show the same list, because all of them use this reader.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path, PureWindowsPath

@@ -1,7 +1,5 @@
 """Drafting a skeleton: sides from names, parts from the category or the shortest ones, the layout, errors."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Splitting annotation files: every image keeps its annotations, and nothing is in two parts."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Checkpoint files: damaged and foreign ones are refused, nothing in them is run, and memory stays bounded."""
 
-from __future__ import annotations
-
 import copy
 import errno
 import io

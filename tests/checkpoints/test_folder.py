@@ -1,7 +1,5 @@
 """The folder of a run: which checkpoints are written, kept and used, the lock and the status."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """A save that is killed, or that the system refuses, leaves complete checkpoints, and the next save succeeds."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import os

@@ -1,7 +1,5 @@
 """Loading weights: prefixes, partial fits, and the network of a checkpoint."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import math

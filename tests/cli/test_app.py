@@ -1,7 +1,5 @@
 """The flags and the end of ``posenet app``; its page is asked in tests/inference/test_app.py."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """The build-hdf5 tool: its arguments, summary and errors, and a build that is interrupted."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

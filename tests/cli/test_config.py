@@ -1,7 +1,5 @@
 """posenet config: what is printed and compared."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

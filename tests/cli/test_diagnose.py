@@ -1,7 +1,5 @@
 """``posenet diagnose`` and ``evaluate --report``: what they write and print, and which input they refuse."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

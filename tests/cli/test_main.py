@@ -1,7 +1,5 @@
 """The command line: option names, errors, exit status, help and imports."""
 
-from __future__ import annotations
-
 import argparse
 import io
 import logging

@@ -1,7 +1,5 @@
 """Flags that several tools share: their values, what counts as an input, and the predictor that they define."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from collections.abc import Callable

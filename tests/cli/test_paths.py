@@ -1,7 +1,5 @@
 """File names in untrusted files never lead to a file outside the given folders."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import h5py

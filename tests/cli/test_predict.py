@@ -1,7 +1,5 @@
 """``posenet predict`` from its inputs to its files, messages and exit status, with an exported network of spots."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import json

@@ -1,7 +1,5 @@
 """A tool in several processes: what the parent checks first, how they end, and that they do what one does."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import multiprocessing

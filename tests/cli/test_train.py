@@ -1,7 +1,5 @@
 """tools/train.py as a user runs it: what the flags set, the exit status and run.status, and errors of one line."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """tools/train_distributed.py: processes that agree, processes that fail, restarts by torchrun, and stops."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import os

@@ -1,7 +1,5 @@
 """The tool weights: names, which other tools take too, and conversion from and to the authors' format."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

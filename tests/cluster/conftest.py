@@ -1,7 +1,5 @@
 """The cluster for the tests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Training on two hosts: a folder that only one has, and a link that goes down."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

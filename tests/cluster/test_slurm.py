@@ -1,7 +1,5 @@
 """Training under a real SLURM: steps, stops, requeues, and what is refused."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

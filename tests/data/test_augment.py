@@ -1,7 +1,5 @@
 """Augmentation: its random numbers and parameters, the matrix, and the warp of image, masks and joints."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Images without people: which a build stores, their exact share of every epoch, and the loss of a batch of them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Building a store: its contents, unreadable and smaller images, and builds that are stopped at any moment."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """The data set: framing, determinism, the samples that replace unreadable ones, and functions of users."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The order of samples, and batches with and without worker processes, also of workers that fail."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import multiprocessing

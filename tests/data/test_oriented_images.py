@@ -1,7 +1,5 @@
 """One lit block goes from a turned file through the store and the data set to its keypoint, and to an AP of 1."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -3,8 +3,6 @@
 Builds that are killed: ``test_build``.
 """
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """Several data sets as one: their records, what they supervise, and sets that do not fit."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

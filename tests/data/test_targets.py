@@ -1,7 +1,5 @@
 """Target maps: measured ones, batches and unusual input."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

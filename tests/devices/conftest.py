@@ -1,7 +1,5 @@
 """The devices of the device suite: the CPU always, and with ``-m gpu`` the accelerator of this machine."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Selecting a device by name, what it offers, and the flags of cuDNN."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Prediction and evaluation on an accelerator: the people and the AP of the CPU."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """How often the host waits for the device in a training step, in the loop around it, and for a checkpoint."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Training on every device and on several: precisions, settings, bad batches and resuming; the CPU is the reference."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Processes that cannot meet end in time and say why; what can never succeed is another error, on every rank."""
 
-from __future__ import annotations
-
 import os
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Runtimes: one device, DataParallel, and several processes; and how errors of PyTorch are explained."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Precision: selecting it, autocast and the loss scaler."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

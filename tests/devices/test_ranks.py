@@ -1,7 +1,5 @@
 """What launchers say in the environment; and a script that one has started several times is one run of all."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Stop signals become a flag."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -4,8 +4,6 @@ A simulated accelerator must exist before a process uses any device, so every mo
 process of its own. There it is an accelerator like any other: ``pytest -m gpu`` selects the same tests as on a GPU.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

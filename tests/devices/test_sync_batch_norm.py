@@ -1,7 +1,5 @@
 """BatchNorm over several processes gives what ``nn.BatchNorm2d`` gives for all their batches together."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The page in a real browser: filters, layers, the opened image and addresses do what they say."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Known errors in perfect results are found, each with its number; and the numbers are those of ``pycocotools``."""
 
-from __future__ import annotations
-
 import copy
 import json
 from dataclasses import replace

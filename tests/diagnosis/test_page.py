@@ -1,7 +1,5 @@
 """The document without its script: complete in itself, and closed to what names of files may contain."""
 
-from __future__ import annotations
-
 import base64
 import html
 import json

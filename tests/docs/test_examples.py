@@ -8,8 +8,6 @@ arguments that make networks small and training short.
 ``NOT_RUN`` lists the commands that cannot run in a test. Their arguments are checked instead.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """The pages: their links, the tool that prints them, and examples that no test of commands runs."""
 
-from __future__ import annotations
-
 import json
 import re
 import runpy

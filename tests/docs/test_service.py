@@ -1,7 +1,5 @@
 """The web service of docs/service.py, with real clients that send photographs, damaged files and too large ones."""
 
-from __future__ import annotations
-
 import os
 import random
 import socket

@@ -1,7 +1,5 @@
 """The accelerator of this machine, and the checks that a simulated one makes."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import warnings

@@ -1,7 +1,5 @@
 """A headless Chromium without a network, for tests of pages."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +23,7 @@ WAIT = 10.0
 class Browser:
     """One tab, and short words for what tests do with it."""
 
-    def __init__(self, driver: Chrome) -> None:
+    def __init__(self, driver: "Chrome") -> None:
         self.driver = driver
 
     def open(self, path: Path, view: str = "") -> None:

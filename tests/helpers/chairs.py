@@ -1,7 +1,5 @@
 """Drawn chairs as a COCO-format data set: objects with left and right that are not people."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

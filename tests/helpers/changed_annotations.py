@@ -1,7 +1,5 @@
 """Annotation files with two people in each of three images, changed, and what the reader says of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The hosts of tests/cluster/cluster.sh: commands on them, and training runs under SLURM and torchrun."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """COCO results with known errors, made from annotations; and plain ``pycocotools`` to compare with."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import math
@@ -118,7 +116,7 @@ class InjectedErrors:
     """Keypoints with an error, by result."""
 
     @classmethod
-    def start(cls, document: dict[str, Any]) -> InjectedErrors:
+    def start(cls, document: dict[str, Any]) -> "InjectedErrors":
         return cls(document, perfect_results(document))
 
     def count(self, kind: str) -> int:

@@ -1,7 +1,5 @@
 """Training steps on any device, and comparing their results with those of the CPU."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Mapping

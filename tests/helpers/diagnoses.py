@@ -1,7 +1,5 @@
 """A small data set of upright people, with results that have one example of every kind of error."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

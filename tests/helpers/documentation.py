@@ -1,7 +1,5 @@
 """The documentation pages, their fenced code blocks, and the commands in their shell blocks."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Tiny COCO data sets and stores for tests: annotations as dictionaries, images as noise."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path

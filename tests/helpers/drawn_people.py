@@ -1,7 +1,5 @@
 """Small COCO data sets of stick figures, for tests that train, predict or evaluate a little."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A stand-in for Google Drive: gdown writes what a test says."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO, Any

@@ -1,7 +1,5 @@
 """A data set of people whose faces are not annotated."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from posenet.data.store import NewImage, Store, write_store

@@ -1,7 +1,5 @@
 """Image files as bytes: JPEG and PNG files that declare any size, and JPEG files with an EXIF orientation."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 

@@ -1,7 +1,5 @@
 """Malformed inputs: making them, and trying them in child processes, which may crash, hang or use too much memory."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import multiprocessing

@@ -1,7 +1,5 @@
 """Web servers on this machine: one that serves files and a live stream, and one that sends any bytes."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import http.server

@@ -1,7 +1,5 @@
 """Image files with an EXIF orientation in which one block is lit, and its centre in both frames."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import dataclass
 

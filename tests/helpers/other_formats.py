@@ -5,8 +5,6 @@ and JSON), and the files of Labelme, MPII, CrowdPose and Leeds Sports Pose Exten
 omissions and the paths of the real ones.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Sequence
@@ -337,6 +335,6 @@ def imported(content: Document, **category: Any) -> Document:
     return {"images": content["images"], "annotations": entries, "categories": [coco | category]}
 
 
-def normal_file(transcribed: ImportedAnnotations) -> AnnotationFile:
+def normal_file(transcribed: "ImportedAnnotations") -> AnnotationFile:
     """What the reader makes of it."""
     return read_annotation_file("a", folder=transcribed.folder, document=transcribed.document)

@@ -1,7 +1,5 @@
 """Process groups on this machine: several forked processes, or this process alone."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

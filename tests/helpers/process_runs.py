@@ -1,7 +1,5 @@
 """Forked processes, and comparing a run that was interrupted with one that was not."""
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import functools

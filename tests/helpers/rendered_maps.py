@@ -1,7 +1,5 @@
 """Maps for the decoder: of standing people, and with single cells."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

@@ -1,7 +1,5 @@
 """Marks that skip a test in a copy of the package without a part that it needs; see ``tests/test_rooms.py``."""
 
-from __future__ import annotations
-
 import importlib.util
 
 import pytest

@@ -1,7 +1,5 @@
 """The ``log.jsonl`` of a run."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ The folder is no part of the project. It has a script ``build.py`` that compiles
 a module ``simdev_boot`` whose function ``autoload`` registers the accelerator with PyTorch.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess

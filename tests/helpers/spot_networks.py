@@ -1,7 +1,5 @@
 """Networks that need no training because keypoints are coloured spots; images with such spots, and a COCO split."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

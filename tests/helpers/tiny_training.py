@@ -1,7 +1,5 @@
 """Runs of a tiny network with ``posenet.train``: half a second for fourteen steps and two validations."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any

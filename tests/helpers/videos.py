@@ -1,7 +1,5 @@
 """Small videos for tests, and a camera and a window that need no hardware."""
 
-from __future__ import annotations
-
 import contextlib
 import resource
 import threading

@@ -1,7 +1,5 @@
 """The page of ``posenet app``, asked as a browser asks it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket
@@ -37,7 +35,7 @@ def predictor() -> posenet.Predictor:
 
 
 @pytest.fixture
-def client(predictor: posenet.Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+def client(predictor: posenet.Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> "Iterator[Client]":
     """A program that uses the page: not by way of a proxy, and the page removes its files at its end."""
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # where nothing listens
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -66,7 +64,7 @@ def client(predictor: posenet.Predictor, tmp_path: Path, monkeypatch: pytest.Mon
     assert list(tmp_path.glob("posenet-app-*")) == []
 
 
-def find(client: Client, path: Path, min_score: float = MIN_SCORE) -> tuple[str, Path, list[dict[str, Any]]]:
+def find(client: "Client", path: Path, min_score: float = MIN_SCORE) -> tuple[str, Path, list[dict[str, Any]]]:
     """Send a file to the page; the text, the drawing and the people of the JSON file that it shows."""
     from gradio_client import handle_file
 
@@ -108,7 +106,7 @@ def people_of(path: Path, predictor: posenet.Predictor, tmp_path: Path, **option
 
 @pytest.mark.slow
 def test_a_photograph_gives_the_people_of_predict(
-    client: Client, photo: Path, predictor: posenet.Predictor, tmp_path: Path
+    client: "Client", photo: Path, predictor: posenet.Predictor, tmp_path: Path
 ) -> None:
     text, drawing, people = find(client, photo)
     assert text == "2 people in 1 image"
@@ -122,7 +120,7 @@ def test_a_photograph_gives_the_people_of_predict(
 
 @pytest.mark.slow
 def test_a_video_gives_the_people_of_predict(
-    client: Client, clip: Path, predictor: posenet.Predictor, tmp_path: Path
+    client: "Client", clip: Path, predictor: posenet.Predictor, tmp_path: Path
 ) -> None:
     pytest.importorskip("posenet.inference.tracking")
     text, drawing, people = find(client, clip)
@@ -134,14 +132,14 @@ def test_a_video_gives_the_people_of_predict(
 
 @pytest.mark.slow
 def test_a_stopped_video_makes_way_for_the_next_user(
-    client: Client, photo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    client: "Client", photo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from gradio_client import Client, handle_file
 
     computed = []
     compute = LinearSpotNetwork.heatmaps
 
-    def compute_and_count(network: LinearSpotNetwork, images: Tensor) -> Tensor:
+    def compute_and_count(network: LinearSpotNetwork, images: "Tensor") -> "Tensor":
         computed.extend(images)
         return compute(network, images)
 
@@ -156,7 +154,7 @@ def test_a_stopped_video_makes_way_for_the_next_user(
 
 
 @pytest.mark.slow
-def test_a_damaged_file_is_named_on_the_page_which_works_on(client: Client, photo: Path, tmp_path: Path) -> None:
+def test_a_damaged_file_is_named_on_the_page_which_works_on(client: "Client", photo: Path, tmp_path: Path) -> None:
     from gradio_client.exceptions import AppError
 
     for name, reason in (("damaged.jpg", "cannot be decoded"), ("cut.mp4", "is damaged: no frame can be decoded")):

@@ -1,7 +1,5 @@
 """Letterboxes, resampled maps, and the average of the maps of all scales and the flip."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``posenet.evaluate``: predicting a split, the results file, the metrics, and the tool."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """Outputs of predictions: names, drawn videos, the window; COCO results, COCO data sets and tables."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

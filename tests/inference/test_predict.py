@@ -1,7 +1,5 @@
 """``posenet.predict``: from inputs to files, from Python."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import itertools

@@ -1,7 +1,5 @@
 """From frames to results: batches from a window, order, bounds and live frames."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor

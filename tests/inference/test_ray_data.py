@@ -1,7 +1,5 @@
 """People of Ray's workers are those of a predictor, whatever fails."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

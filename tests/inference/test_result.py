@@ -1,7 +1,5 @@
 """``Result``: the people in an image, and what can be done with them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

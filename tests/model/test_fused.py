@@ -1,7 +1,5 @@
 """The fused copy of a network that prediction uses."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """Layers of the network."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

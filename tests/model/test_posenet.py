@@ -1,7 +1,5 @@
 """The network: shapes, gradients, initial weights, bad input."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """Settings of earlier versions: in checkpoints, and in the experiments of version 0.6."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

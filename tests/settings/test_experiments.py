@@ -1,7 +1,5 @@
 """The experiments that posenet brings along, by name, and heights that agree in training and in prediction."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Reading a configuration: types, ranges, overrides, round trips and error messages."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Chairs instead of people: a skeleton from the annotations to the evaluation, with the tools that a user runs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace as Project

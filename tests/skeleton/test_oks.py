@@ -1,7 +1,5 @@
 """The object keypoint similarity, as COCO defines it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

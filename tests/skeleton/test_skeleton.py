@@ -1,7 +1,5 @@
 """The skeleton: names, channel layout, flips, annotation files, and the mapping of one skeleton to another."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Skeleton files: the round trip, defaults, and messages about invalid ones."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from dataclasses import replace

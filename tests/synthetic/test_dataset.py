@@ -1,7 +1,5 @@
 """Drawn people: the labels are true of the pixels, a data set is reproducible, and no other file is harmed."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Exploding losses: which are bad, skipped steps, returns to a checkpoint, and the end of a run."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The input of a run: positions, workers that fail, and samples that cannot be read."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import multiprocessing

@@ -1,7 +1,5 @@
 """Training on several data sets with different keypoints, and on one set in several files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """From annotations to a trained network in one call: the forms of annotations, interruptions, the long way, errors."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

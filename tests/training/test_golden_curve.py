@@ -3,8 +3,6 @@
 After an intended change of the recipe, write the numbers again: ``python -m tests.training.test_golden_curve``.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a run is made from: what is refused before it starts, images of both sides, and ranks that differ."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a run reports: callbacks, log.txt, log.jsonl, TensorBoard, drawings and curves."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

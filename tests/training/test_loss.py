@@ -1,7 +1,5 @@
 """The focal L2 loss: measured values, its formula, masks, weights and gradients; the means of losses in the log."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

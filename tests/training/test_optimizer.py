@@ -1,7 +1,5 @@
 """What is trained and how: freezing by name, the optimizer, the learning rate of every step, averages of weights."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import fnmatch

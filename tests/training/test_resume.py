@@ -1,7 +1,5 @@
 """A run that is interrupted and resumed ends, to the bit, like an uninterrupted one; what a resumed run keeps."""
 
-from __future__ import annotations
-
 import logging
 import math
 import os

@@ -1,7 +1,5 @@
 """One training step: targets, network and loss as one module, also compiled; its update, and what a bad step leaves."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import functools

@@ -1,7 +1,5 @@
 """Distillation: where the teacher's maps replace labels, runs with a teacher, and images without annotations."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Training runs from Python: results, folders, stopping, precision."""
 
-from __future__ import annotations
-
 import logging
 import math
 import os

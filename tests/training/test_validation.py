@@ -1,7 +1,5 @@
 """Validation during training: the loss over all ranks, and COCO's scores with their contact sheet."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The curves of a run from its log."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Sheets of labelled tiles: the network's maps, and training samples with everything where the sample has it."""
 
-from __future__ import annotations
-
 import cv2
 import numpy as np
 import pytest

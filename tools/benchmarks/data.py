@@ -1,7 +1,5 @@
 """Making training samples: samples per second, compared with only decoding and warping their images."""
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import math

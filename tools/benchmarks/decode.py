@@ -1,7 +1,5 @@
 """Decoding maps that are rendered from annotations: milliseconds per image, and the AP of the people found."""
 
-from __future__ import annotations
-
 import argparse
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Maps as an imperfect network would predict them: target maps of annotated people, degraded at random."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import cv2

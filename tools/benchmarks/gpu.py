@@ -4,8 +4,6 @@ A machine with an accelerator is often lent for minutes. Every result is written
 becomes a note below its table, and no measurement begins after the time of its part, or after ``--minutes``.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import gc

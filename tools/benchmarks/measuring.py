@@ -1,7 +1,5 @@
 """What all benchmarks share: timing tasks in turn, the machine's limit, synthetic batches, and tables."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

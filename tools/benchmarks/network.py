@@ -1,7 +1,5 @@
 """The network alone: images per second in each precision, as a share of the speed of a matrix product."""
 
-from __future__ import annotations
-
 import argparse
 
 import torch

@@ -1,7 +1,5 @@
 """Predicting: images per second from files to people, of one network or of several in turn."""
 
-from __future__ import annotations
-
 import argparse
 import copy
 import functools

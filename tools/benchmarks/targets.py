@@ -1,7 +1,5 @@
 """Rendering target maps: milliseconds per image, compared with writing as many bytes."""
 
-from __future__ import annotations
-
 import argparse
 
 import torch

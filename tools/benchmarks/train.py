@@ -1,7 +1,5 @@
 """A training step: milliseconds, the share of a matrix product's speed, memory, and what its checks cost."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 from collections.abc import Callable

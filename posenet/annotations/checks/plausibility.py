@@ -1,7 +1,5 @@
 """Comparing the values of a file in the normal form with each other: what cannot be right, and what is unusual."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 

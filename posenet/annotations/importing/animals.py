@@ -4,8 +4,6 @@ DeepLabCut is read without ``sleap-io``, which takes the number in the name of a
 are there, so that labels go to other images where some are missing.
 """
 
-from __future__ import annotations
-
 import csv
 import functools
 import io

@@ -3,8 +3,6 @@
 COCO-WholeBody and Halpe (133 and 136 keypoints), and PoseTrack18 (a file for each video).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace

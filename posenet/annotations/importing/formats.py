@@ -3,8 +3,6 @@
 A format is recognised by the content of a file or a folder; see ``FORMATS``, and docs/formats.md.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from dataclasses import replace

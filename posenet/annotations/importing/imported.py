@@ -4,8 +4,6 @@ An importer transcribes. What the format does not state, such as areas, is left 
 edges and twins of keypoints with known names to the draft of the skeleton.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections import defaultdict

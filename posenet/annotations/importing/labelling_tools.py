@@ -4,8 +4,6 @@ Every reader lists the shapes of an image, and ``group_shapes`` makes objects of
 says what belongs together, or else the box around the points.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@ The files of MPII and of Leeds Sports Pose come from Matlab, where the centre of
 from their coordinates.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 

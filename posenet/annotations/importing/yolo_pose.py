@@ -5,8 +5,6 @@ has it, the visibility of every keypoint. Coordinates are fractions of the displ
 ``images/a/1.jpg`` are in ``labels/a/1.txt``; an image without such a file shows no object.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import Sequence

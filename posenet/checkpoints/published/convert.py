@@ -1,7 +1,5 @@
 """Conversion of weights: from any file to our checkpoint, and to a file that the authors' code reads."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from pathlib import Path

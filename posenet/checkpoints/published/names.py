@@ -4,8 +4,6 @@ Only the names differ; the tensors are the same. A published name may have the p
 wrappers, such as ``module.``, are removed earlier, in ``posenet.checkpoints.weights``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 

@@ -3,8 +3,6 @@
 PyTorch is imported only to check a file.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 from pathlib import Path

@@ -24,8 +24,6 @@ person whom they belong to, such as an arm without its shoulder. The pose model 
 with candidates that other people have too, estimates where missing keypoints are, and refines uncertain positions.
 """
 
-from __future__ import annotations
-
 import bisect
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
@@ -112,7 +110,7 @@ class Limbs(NamedTuple):
 
 
 def decode(
-    maps: np.ndarray | Tensor,
+    maps: "np.ndarray | Tensor",
     *,
     stride: int = MAP_STRIDE,
     keypoint_threshold: float = InferenceConfig.keypoint_threshold,
@@ -148,7 +146,7 @@ def decode(
     return assemble_people(candidates, limbs, stride, max_people, pose_model, skeleton)
 
 
-def _to_array(maps: np.ndarray | Tensor, skeleton: Skeleton) -> np.ndarray:
+def _to_array(maps: "np.ndarray | Tensor", skeleton: Skeleton) -> np.ndarray:
     """The maps of one image as float32; ``ValueError`` if their shape or type does not fit."""
     if hasattr(maps, "detach"):  # a tensor; this module works without PyTorch
         maps = maps.detach().cpu()

@@ -26,8 +26,6 @@ A derived keypoint is the mean of two others, for example the neck that of the s
 from DERIVED_VARIANCE.
 """
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

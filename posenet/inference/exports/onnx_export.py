@@ -3,8 +3,6 @@
 Checkpoints that a runtime runs are converted once, and kept as files in the user's cache (``load_converted``).
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json
@@ -65,7 +63,7 @@ class ImagesToMaps(nn.Module):
         return self.network.heatmaps(images_to_input(images))
 
 
-def build_onnx(network: nn.Module, config: Config, *, for_quantization: bool = False) -> onnx.ModelProto:
+def build_onnx(network: nn.Module, config: Config, *, for_quantization: bool = False) -> "onnx.ModelProto":
     """An ONNX model of a copy of a network, with ``INPUT`` and ``OUTPUT``, for any batch size, height and width.
 
     What prediction needs of the configuration is stored in the model. ``for_quantization`` enlarges maps before they
@@ -108,7 +106,7 @@ def read_calibration_images(files: Sequence[Path], settings: InferenceConfig) ->
     return [Letterbox.fit((image.shape[0], image.shape[1]), settings).apply(image) for image in images]
 
 
-def quantize_onnx(model: onnx.ModelProto, config: Config, images: Sequence[np.ndarray]) -> onnx.ModelProto:
+def quantize_onnx(model: "onnx.ModelProto", config: Config, images: Sequence[np.ndarray]) -> "onnx.ModelProto":
     """A model in which all convolutions but the last ``FLOAT_CONVOLUTIONS`` are in 8-bit integers.
 
     Weights are between -64 and 64: on x86 processors without VNNI, the sum of two products of an 8-bit input and a
@@ -159,7 +157,7 @@ def quantize_onnx(model: onnx.ModelProto, config: Config, images: Sequence[np.nd
     return quantized
 
 
-def _describe(model: onnx.ModelProto, config: Config, precision: str) -> None:
+def _describe(model: "onnx.ModelProto", config: Config, precision: str) -> None:
     """Write into a model who has written it, what it computes, in which precision, and what is needed to use it."""
     import onnx
 
@@ -184,7 +182,7 @@ def _describe(model: onnx.ModelProto, config: Config, precision: str) -> None:
     onnx.checker.check_model(model)
 
 
-def _copy_shared_weights(model: onnx.ModelProto) -> None:
+def _copy_shared_weights(model: "onnx.ModelProto") -> None:
     """Give each layer weights of its own. PyTorch's exporter stores equal ones once, which the quantizer cannot use."""
     initializers = {tensor.name: tensor for tensor in model.graph.initializer}
     shared = [node for node in model.graph.node if node.op_type == "Identity" and node.input[0] in initializers]
@@ -195,7 +193,7 @@ def _copy_shared_weights(model: onnx.ModelProto) -> None:
         model.graph.node.remove(node)
 
 
-def _fill_empty_biases(model: onnx.ModelProto) -> None:
+def _fill_empty_biases(model: "onnx.ModelProto") -> None:
     """Replace the first value by the smallest one in every 8-bit bias whose values are all 0.
 
     OpenVINO leaves out a bias of zeros. Its int8 convolutions on AMX then read a wrong address where the input is small
@@ -219,7 +217,7 @@ def load_converted(
     config: Config | None,
     runtime: str,
     device: str,
-    amp: Amp | Literal["auto"],
+    amp: 'Amp | Literal["auto"]',
     num_images: int | None,
     *,
     is_requested: bool,

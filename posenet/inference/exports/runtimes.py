@@ -3,8 +3,6 @@
 A file has one property, JSON with the settings and the meaning of the arrays.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os
@@ -46,7 +44,7 @@ def require_packages(*packages: str) -> None:
 
 
 def load_exported_file(
-    path: Path, device: str, amp: Amp | Literal["auto"], backend: BackendName
+    path: Path, device: str, amp: 'Amp | Literal["auto"]', backend: BackendName
 ) -> tuple[MapFunction, Config]:
     """Load an exported file; see ``posenet.inference.networks.load_network``."""
     if backend == "torch":
@@ -100,7 +98,7 @@ class ExportedNetwork:
         device: a name of PyTorch's devices, a name of the runtime's devices, or "auto".
     """
 
-    def __init__(self, model: bytes, runtime: str, source: str, device: str, amp: Amp | Literal["auto"]) -> None:
+    def __init__(self, model: bytes, runtime: str, source: str, device: str, amp: 'Amp | Literal["auto"]') -> None:
         self._arguments = (model, runtime, source, device, amp)
         if not is_installed(runtime):
             raise ConfigError(f"backend {runtime} needs the package {runtime}; pip install 'simplepose[{runtime}]'")

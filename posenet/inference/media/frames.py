@@ -1,7 +1,5 @@
 """From inputs of any kind to frames: ``find_sources`` and ``read_frames``. ``video.py`` reads all but images."""
 
-from __future__ import annotations
-
 import codecs
 import contextlib
 import dataclasses

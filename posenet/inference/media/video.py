@@ -3,8 +3,6 @@
 Of cameras and live streams always the newest image is read. ``VideoWriter`` writes drawings.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import itertools
@@ -218,7 +216,7 @@ class PyAVReader:
                     self._frame = frame
                     yield seconds - self._first_time
 
-    def _read_packets(self) -> Iterator[Packet[Any] | None]:
+    def _read_packets(self) -> "Iterator[Packet[Any] | None]":
         """The packets of the images; None instead of the last, empty one if the file is damaged."""
         try:
             # Sound and images may end at different times: the later end is compared with the stated length.
@@ -415,7 +413,7 @@ class VideoWriter:
             self._container.close()
 
 
-def _orientation_of(frame: av.VideoFrame, packet: Packet[Any] | None) -> int:
+def _orientation_of(frame: av.VideoFrame, packet: "Packet[Any] | None") -> int:
     """The EXIF orientation, 1-8, by which a frame is turned."""
     try:
         matrix: Any = frame.side_data.get("DISPLAYMATRIX")
@@ -431,7 +429,7 @@ def _orientation_of(frame: av.VideoFrame, packet: Packet[Any] | None) -> int:
     return _ORIENTATION_OF.get(tuple(signs), 1)
 
 
-def _time_shown(packet: Packet[Any]) -> float:
+def _time_shown(packet: "Packet[Any]") -> float:
     """When the images of a packet are shown, in seconds; some files state only when they are decoded."""
     return _seconds(packet.dts if packet.pts is None else packet.pts, packet.stream)
 

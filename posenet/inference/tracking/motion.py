@@ -4,8 +4,6 @@ A track has a pose: its keypoints as last seen. The pose moves as a whole with o
 estimates: limbs swing back and forth. Noise and tolerances are in units of the person's size (``person_sizes``).
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

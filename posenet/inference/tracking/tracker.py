@@ -1,7 +1,5 @@
 """Gives every person of a video an identity: ``Tracker`` for any program, and ``track_people`` for results."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import math

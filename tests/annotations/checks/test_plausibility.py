@@ -1,7 +1,5 @@
 """What contradicts itself in a file of annotations, and what is unusual."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

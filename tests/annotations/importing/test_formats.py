@@ -1,7 +1,5 @@
 """Every format is recognised by its content, and its keypoints, visibilities and coordinates are those of the set."""
 
-from __future__ import annotations
-
 import json
 import re
 import unicodedata

@@ -1,7 +1,5 @@
 """Importing the JSON export of Label Studio: who a keypoint belongs to, files, and messages for bad exports."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

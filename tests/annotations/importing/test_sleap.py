@@ -1,7 +1,5 @@
 """What sleap-io reads: labels by hand, their visibility, and the images of their frames."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """YOLO-pose: where images and labels are found, names of keypoints, and messages for bad files."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

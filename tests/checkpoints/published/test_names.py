@@ -1,7 +1,5 @@
 """The authors' network: parity with it, and the names of its parameters."""
 
-from __future__ import annotations
-
 import json
 import zlib
 

@@ -1,7 +1,5 @@
 """Weights by name: downloaded once, checked, and then a file; what is not the file is refused."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -1,7 +1,5 @@
 """Checkpoints that run in OpenVINO or ONNX Runtime: the choice of the runtime, and the cache."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """``export-onnx``, and ``predict`` and ``evaluate`` with its files in an environment without PyTorch."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Exported files: their maps in float32 and 8 bits, and what they say about themselves."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

@@ -1,7 +1,5 @@
 """OpenVINO and ONNX Runtime: people, devices, precisions and threads, and files that they cannot run."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 import itertools

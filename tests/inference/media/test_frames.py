@@ -1,7 +1,5 @@
 """What inputs name: files, folders, patterns, addresses, cameras and lists; and their frames."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Videos through PyAV: numbers, times, colours, rotation, damage; and what is written."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import math

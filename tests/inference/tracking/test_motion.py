@@ -1,7 +1,5 @@
 """The motion of tracks: prediction, agreement and correction; and keypoints without jitter or lag."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """People keep their id while they move, cross, are hidden and come back, from their first frame on."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path
