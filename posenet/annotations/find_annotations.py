@@ -1,6 +1,5 @@
 """What a user means by annotations: which files. Importing this module does not import PyTorch."""
 
-import contextlib
 import re
 from pathlib import Path
 from typing import TypeGuard
@@ -60,9 +59,11 @@ def is_yolo(file: Path) -> bool:
 def _search_folder(folder: Path) -> tuple[Path, Path | None]:
     """The annotations of a folder: the folder itself if all of its files are one set; its data.yaml, or COCO files for
     train and val, or its only file."""
-    with contextlib.suppress(ModuleNotFoundError):  # a part of the package that may be left out
+    try:
         from posenet.annotations.importing.formats import open_set_of_files
-
+    except ModuleNotFoundError:  # a part of the package that may be left out
+        pass
+    else:
         if open_set_of_files(folder) is not None:
             return folder, None
     tables = [path for path in sorted(folder.iterdir()) if is_yolo(path)]

@@ -1,6 +1,5 @@
 """The weights in checkpoints, given by path or name: ours, the authors' published ones and bare state dicts."""
 
-import contextlib
 import dataclasses
 import math
 import re
@@ -177,9 +176,11 @@ def extract_weights(state: Mapping[str, Any], path: str | Path) -> dict[str, Ten
     # torch.compile puts its prefix also before names within a network.
     weights = {re.sub(prefixes, "", name.replace("_orig_mod.", "")): tensor for name, tensor in tensors.items()}
     if not is_ours:
-        with contextlib.suppress(ModuleNotFoundError):  # a part of the package that may be left out
+        try:
             from posenet.checkpoints.published.names import rename_to_ours
-
+        except ModuleNotFoundError:  # a part of the package that may be left out
+            pass
+        else:
             weights = rename_to_ours(weights)
     if len(weights) < len(tensors):
         raise CheckpointError(f"{path} contains tensors more than once, under several names; keep one network")

@@ -82,7 +82,7 @@ def _evaluate(args: argparse.Namespace, ranks: Ranks) -> int:
         predictor,
         args.images,
         args.annotations,
-        output=args.output if ranks.is_main else None,
+        output=args.output,
         overwrite=args.overwrite,
         progress=ranks.is_main and not args.quiet,
         ranks=ranks,

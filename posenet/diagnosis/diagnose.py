@@ -3,7 +3,6 @@
 After Ronchi and Perona, "Benchmarking and Error Diagnosis in Multi-Instance Pose Estimation" (ICCV 2017).
 """
 
-import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -191,9 +190,11 @@ def diagnose(
         DataError: a file cannot be used, or has other keypoints than the skeleton; the annotations contain no people.
     """
     if skeleton is None:
-        with contextlib.suppress(ModuleNotFoundError):  # a part of the package that may be left out
+        try:
             from posenet.annotations.skeleton_draft import skeleton_of
-
+        except ModuleNotFoundError:  # a part of the package that may be left out
+            pass
+        else:
             skeleton = skeleton_of(annotations)
     skeleton = load_skeleton(skeleton or COCO)
     num_keypoints = len(skeleton.file_keypoints)

@@ -104,10 +104,14 @@ def evaluate(
     ranks = ranks or Ranks()
     if "min_score" in options:
         raise ConfigError("min_score has no effect on an evaluation, which keeps all people; leave it out")
-    if output is not None:
-        files = [annotations] if isinstance(checkpoint, Predictor) else [annotations, checkpoint]
-        inputs = itertools.chain(files, list_image_files(annotations, images))
-        check_outputs([output], inputs, overwrite=overwrite)
+
+    def check_output() -> None:
+        if output is not None:
+            files = [annotations] if isinstance(checkpoint, Predictor) else [annotations, checkpoint]
+            inputs = itertools.chain(files, list_image_files(annotations, images))
+            check_outputs([output], inputs, overwrite=overwrite)
+
+    ranks.run_on_main(check_output)
     if isinstance(checkpoint, Predictor):
         predictor = copy.copy(checkpoint)
         if options:
@@ -116,9 +120,9 @@ def evaluate(
             )
     else:
         options = {"amp": "off", "backend": backend_of_evaluation(checkpoint)} | options
-        device = device_of_process(checkpoint, options.get("device", "auto"), options["backend"], ranks)
-        settings = options | {"device": device}
-        predictor = ranks.run_on_all(lambda: Predictor(checkpoint, **settings))
+        device, backend = options.get("device", "auto"), options["backend"]
+        options["device"] = ranks.run_on_all(lambda: device_of_process(checkpoint, device, backend, ranks))
+        predictor = ranks.run_on_all(lambda: Predictor(checkpoint, **options))
     predictor.min_score = 0.0  # people with low scores raise the AP
     frame = exif_frame or predictor.exif_frame
     split = ranks.run_on_all(lambda: read_split(annotations, image_ids, predictor.skeleton, images, frame))

@@ -4,7 +4,6 @@ A file may be an experiment of posenet, by its name. An error names the key that
 wrong type or is out of range.
 """
 
-import contextlib
 import dataclasses
 import json
 import re
@@ -141,9 +140,11 @@ def config_from_dict(tables: Mapping[str, Any], source: str = "configuration", f
     Those in a checkpoint or an exported file may be of an earlier version; see ``earlier.upgrade``.
     """
     if from_checkpoint:
-        with contextlib.suppress(ModuleNotFoundError):  # a part of the package that may be left out
+        try:
             from posenet.settings.earlier import upgrade
-
+        except ModuleNotFoundError:  # a part of the package that may be left out
+            pass
+        else:
             tables = upgrade(tables, source)
     try:
         return _build_section(Config, tables, "")

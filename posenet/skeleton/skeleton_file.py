@@ -64,10 +64,11 @@ def skeleton_from_table(table: Mapping[str, Any]) -> Skeleton:
             raise ValueError(f"{key} is missing or empty")
     file_names = _parse(table.get("file_names", table["keypoints"]), "file_names")
     category = table.get("category", PERSON)
-    text = json.dumps(dict(table), default=str)
-    for short, name in SHORT_NAMES.items():
-        text = text.replace(f'"{short}"', f'"{name}"')
-    table = json.loads(text)
+    if category == PERSON and _has_short_names(table):
+        text = json.dumps(dict(table), default=str)
+        for short, name in SHORT_NAMES.items():
+            text = text.replace(f'"{short}"', f'"{name}"')
+        table = json.loads(text)
     keypoints = _parse(table["keypoints"], "keypoints")
     pairs: dict[str, Any] = {key: tuple(_parse(pair, key, 2) for pair in table.get(key, ())) for key in _PAIRS}
     derived = {name: _parse(pair, f"derived.{name}", 2) for name, pair in table.get("derived", {}).items()}
@@ -94,6 +95,12 @@ def skeleton_from_table(table: Mapping[str, Any]) -> Skeleton:
     if others:
         raise ValueError(f"no part joins {others[0][0]} to {first[0]}, not even through other keypoints; add one")
     return skeleton
+
+
+def _has_short_names(table: Mapping[str, Any]) -> bool:
+    """Whether the keypoints of a person have the names of version 0.5; another object may well have one at its rear."""
+    names = {*_parse(table["keypoints"], "keypoints"), *_parse(table.get("channels", ()), "channels")}
+    return not names.isdisjoint(SHORT_NAMES) and names <= {*SHORT_NAMES, "nose", "neck"}
 
 
 def connected_components(keypoints: Sequence[str], parts: Iterable[tuple[str, str]]) -> list[list[str]]:

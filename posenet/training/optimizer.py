@@ -74,14 +74,11 @@ def make_optimizer(model: nn.Module, settings: OptimConfig) -> Optimizer:
 def restore_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
     """Restore the accumulated state, such as momentum, in the memory format that the parameters have now.
 
-    Hyperparameters keep their current values. ``ValueError`` if the state belongs to another kind of optimizer, or to
-    other parameters.
+    Hyperparameters keep their current values. ``ValueError`` if the state belongs to other parameters.
     """
     current = optimizer.state_dict()["param_groups"]
-    if [(set(group), group["params"]) for group in state["param_groups"]] != [
-        (set(group), group["params"]) for group in current
-    ]:
-        raise ValueError("another kind of optimizer, or other groups of parameters")
+    if [group["params"] for group in state["param_groups"]] != [group["params"] for group in current]:
+        raise ValueError("other groups of parameters")
     optimizer.load_state_dict({"state": state["state"], "param_groups": current})
     for parameter, parameter_state in optimizer.state.items():
         for key, value in parameter_state.items():

@@ -3,7 +3,6 @@
 The parts of a run do not know how they are saved: ``state_of`` reads their values, and ``restore_run`` writes them.
 """
 
-import contextlib
 import dataclasses
 import logging
 import math
@@ -30,6 +29,13 @@ if TYPE_CHECKING:
     from posenet.training.run import Run
 
 Checkpoint = tuple[Path, dict[str, Any]]  # the path and the content of a checkpoint
+
+NO_EFFECT_ON_LOSSES = (
+    *(f"{section}." for section in ("log", "checkpoint", "inference", "tracking")),
+    *(f"train.{key}" for key in ("epochs", "patience", "evaluate_every")),
+    "data.val",
+)
+"""Beginnings of the settings with which a loss has the size that it has without them."""
 
 _log = logging.getLogger(__name__)
 
@@ -158,9 +164,11 @@ def config_of_run(
         return with_settings(load_config(experiment, overrides), "checkpoint", path=str(folder))
     path, state = checkpoint
     saved = config_of_checkpoint(state, path) or Config()
-    with contextlib.suppress(ModuleNotFoundError):  # a part of the package that may be left out
+    try:
         from posenet.settings.earlier import require_same_constants
-
+    except ModuleNotFoundError:  # a part of the package that may be left out
+        pass
+    else:
         require_same_constants(state["config"], path)
     config = with_settings(load_config(experiment, overrides, base=saved), "checkpoint", path=str(folder))
     if changes := saved.model.skeleton.changes_of_network(config.model.skeleton):
@@ -208,8 +216,8 @@ def state_of(run: "Run") -> dict[str, Any]:
 def restore_run(run: "Run", checkpoint: Checkpoint) -> None:
     """Continue the run of a checkpoint, whose epochs may have had another number of steps.
 
-    Without the ``best.pth`` of its best score, as in another folder, or with other validation data, it forgets that
-    score. ``CheckpointError`` if the checkpoint belongs to another network, optimizer or teacher, or is not valid.
+    With other validation data, it forgets the best score. ``CheckpointError`` if the checkpoint belongs to another
+    network, optimizer or teacher, or is not valid.
     """
     path, state = checkpoint
     try:
@@ -239,8 +247,7 @@ def restore_run(run: "Run", checkpoint: Checkpoint) -> None:
     run.folder.saved_step = run.progress.total_steps
     if changed:
         _log.info("Changed since the checkpoint was saved: %s", ", ".join(changed))
-    has_best = run.folder.best.is_file() and (is_last(run, path) or _has_best_of(run, state))
-    if not has_best or {"data.val", "data.val_annotations"} & set(changed):
+    if {"data.val", "data.val_annotations"} & set(changed):
         run.progress.forget_scores()
     where = f"epoch {run.progress.epoch + 1}, step {run.progress.step} of {run.batches.steps_per_epoch}"
     _log.info("Resuming from %s: %s", path, where)
@@ -251,8 +258,11 @@ def is_last(run: "Run", path: Path) -> bool:
     return path.resolve() == run.folder.last.resolve()
 
 
-def _has_best_of(run: "Run", state: dict[str, Any]) -> bool:
-    """Whether ``best.pth`` in the run's folder has the best score of a checkpoint."""
+def has_best_weights(run: "Run", checkpoint: Checkpoint) -> bool:
+    """Whether ``best.pth`` in the run's folder has the best score of a checkpoint. Rank 0 alone calls this."""
+    path, state = checkpoint
+    if is_last(run, path):
+        return run.folder.best.is_file()
     try:
         return bool(read_checkpoint(run.folder.best)["progress"]["best"] == state["progress"]["best"])
     except (CheckpointError, LookupError, TypeError):
@@ -285,6 +295,8 @@ def restore_weights(run: "Run", checkpoint: Checkpoint) -> None:
         average = average if average.get("kind", kind) == kind else {}
         run.average.restore(state["model"], average.get("count", 0), average.get("epochs", 0))
     try:
+        if saved.optim.name != run.config.optim.name:
+            raise ValueError(saved.optim.name)
         restore_optimizer(run.optimizer, state["optimizer"])
     except (ValueError, KeyError) as error:
         raise CheckpointError(
@@ -296,6 +308,8 @@ def restore_weights(run: "Run", checkpoint: Checkpoint) -> None:
     if is_dynamic and state["scaler"].get("backoff_factor", 1) < 1:
         run.scaler.load_state_dict(state["scaler"])
     # With other data or settings, losses may have another size, so the history of the guard says nothing.
-    inputs_before = describe_inputs(saved, state.get("contents", {})), state.get("world_size")
-    is_same = inputs_before == (describe_inputs(run.config, run.contents), run.runtime.world_size)
+    before, now = describe_inputs(saved, state.get("contents", {})), describe_inputs(run.config, run.contents)
+    changed = [name for name in before | now if before.get(name) != now.get(name)]
+    is_same = state.get("world_size") == run.runtime.world_size
+    is_same &= all(name.startswith(NO_EFFECT_ON_LOSSES) for name in changed)
     run.bad_steps.restore_history(state["guard"] if is_same else {})

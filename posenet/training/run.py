@@ -120,7 +120,10 @@ class Run:
     def _make_coco_validation(self) -> CocoValidation | None:
         """What computes the AP; None if the settings name no images for it."""
         data, train = self.config.data, self.config.train
-        if not (data.val_images and data.val_annotations and train.evaluate_every):
+        if bool(data.val_images) != bool(data.val_annotations):
+            given, missing = ("val_images", "val_annotations") if data.val_images else ("val_annotations", "val_images")
+            raise ConfigError(f"data.{given} needs data.{missing}: an AP is computed from both; set both or none")
+        if not (data.val_images and train.evaluate_every):
             if train.patience and not data.val:
                 raise ConfigError(
                     "train.patience needs a score; set data.val, or data.val_images and data.val_annotations"
@@ -251,7 +254,7 @@ class Run:
         if found is None:
             self.runtime.raise_on_all(
                 TrainingError(
-                    f"{MAX_SKIPS} steps in a row were skipped before the first checkpoint; lower "
+                    f"{MAX_SKIPS} steps in a row were skipped, and no checkpoint is from before bad steps; lower "
                     "optim.lr or raise optim.warmup_epochs"
                 )
             )
@@ -316,7 +319,7 @@ class Run:
         return 0 < self.max_steps <= self.progress.total_steps
 
     def _has_ended(self) -> bool:
-        """Whether all epochs are done, or the scores have not become better for ``train.patience`` epochs."""
+        """Whether all epochs are done, or the scores have not become better ``train.patience`` times."""
         train, progress = self.config.train, self.progress
         return progress.epoch >= train.epochs or 0 < train.patience <= progress.stale
 

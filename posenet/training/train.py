@@ -27,7 +27,7 @@ from posenet.progress_bar import hide_progress
 from posenet.settings import OptimConfig
 from posenet.training.inputs import Experiment, folder_of_run, with_settings
 from posenet.training.log import Report, TrainingCallback, callbacks_of_run, refuse_files_of_others, text_log
-from posenet.training.resume import config_of_run, find_checkpoint, is_last, restore_run
+from posenet.training.resume import config_of_run, find_checkpoint, has_best_weights, is_last, restore_run
 from posenet.training.run import Run, TrainingResult
 
 if TYPE_CHECKING:
@@ -177,6 +177,9 @@ def _train(
         report.describe_run()
         if checkpoint is not None:
             runtime.run_on_all(functools.partial(restore_run, run, checkpoint))
+            has_best = runtime.run_on_main(functools.partial(has_best_weights, run, checkpoint))
+            if not runtime.broadcast_object(has_best):  # as in another folder
+                run.progress.forget_scores()
         run.progress.resumed = "" if isinstance(resume, bool) else str(resume)
 
         # The files in the folder. A run that is refused writes its log alone.

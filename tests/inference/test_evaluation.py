@@ -78,6 +78,18 @@ def test_what_no_process_can_read_is_reported_by_one(checkpoint: Path, tmp_path:
     assert "a.json" in errors[0] and errors[1].startswith("OtherRankError")
 
 
+def test_only_the_first_process_checks_the_output(
+    checkpoint: Path, split: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It alone writes: in the folder of another machine, there may be anything."""
+    monkeypatch.setattr(evaluation, "predict_annotated_images", lambda predictor, images: (_ for _ in ()))
+    (tmp_path / "results.json").write_text("")
+    ranks = Ranks()
+    ranks.rank, ranks.world_size = 1, 2
+    found = evaluation.evaluate(checkpoint, *split, output=tmp_path / "results.json", ranks=ranks, progress=False)
+    assert found is None and not (tmp_path / "results.json").read_text()
+
+
 def test_no_batch_has_images_of_two_processes(
     checkpoint: Path, split: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,6 +39,10 @@ def test_the_built_in_skeleton_of_earlier_versions_is_that_of_today() -> None:
     other = skeleton_from_table(table | {"file_names": [f"kp_{number}" for number in range(17)]})
     assert other.keypoints == COCO.keypoints and other.file_names[0] == "kp_0"
     assert skeleton_from_table(skeleton_to_table(other)) == other
+    car = {"keypoints": ["Front", "Rear"], "parts": [["Front", "Rear"]]}
+    assert skeleton_from_table(car).keypoints == ("Front", "Rear"), "no right ear"
+    plane = {"keypoints": ["nose", "Rear"], "parts": [["nose", "Rear"]], "category": "plane"}
+    assert skeleton_from_table(plane).keypoints == ("nose", "Rear")
 
 
 def test_a_file_has_its_keys_in_a_fixed_order_below_their_comments() -> None:

@@ -143,6 +143,18 @@ def test_a_run_that_is_killed_at_random_moments_ends_like_an_undisturbed_one(
         total -= kills
 
 
+@pytest.mark.slow
+def test_all_processes_know_the_best_score_though_only_the_first_has_its_file(stores: Stores, tmp_path: Path) -> None:
+    best = train_tiny(stores, tmp_path / "0", "train.epochs=1").best
+    assert best
+
+    def resume(runtime: Any) -> dict[str, float]:
+        folder = tmp_path / str(runtime.rank)
+        return train_tiny(stores, folder, "train.epochs=2", resume=True, runtime=runtime, max_steps=7).best
+
+    assert run_in_processes(2, tmp_path, resume) == [best, best]
+
+
 def test_a_run_continues_with_another_number_of_processes_and_batch_size(stores: Stores, tmp_path: Path) -> None:
     """After two of three steps of an epoch, which has two steps then, the second one is next."""
     folder = tmp_path / "run"
@@ -317,6 +329,14 @@ def test_settings_of_another_network_or_optimizer_are_refused(
             train_tiny(stores, tmp_path / "run", "optim.name=adamw", override, resume=True)
     assert {path.name: path.read_bytes() for path in files} == before
     assert before["run.status"] == b"finished\n"
+
+
+def test_hyperparameters_that_another_pytorch_saves_are_no_other_optimizer(stores: Stores, tmp_path: Path) -> None:
+    train_tiny(stores, tmp_path, max_steps=1)
+    state = last(tmp_path)
+    state["optimizer"]["param_groups"][0]["added_later"] = True
+    write_checkpoint(tmp_path / "last.pth", state)
+    assert train_tiny(stores, tmp_path, resume=True, max_steps=2).steps == 2
 
 
 def test_checkpoints_without_a_run_or_with_a_wrong_one_are_refused(stores: Stores, tmp_path: Path) -> None:

@@ -363,6 +363,8 @@ def test_unusable_settings_are_refused_before_the_first_step(stores: Stores, tmp
         ("train.weights=missing.pth",): r"missing\.pth",
         ("train.device=toaster",): "'toaster'",
         ("train.patience=1", "data.val="): "needs a score; set data.val",
+        (f"data.val_images={tmp_path}",): r"val_images needs data\.val_annotations",
+        (f"data.val_annotations={people}",): r"val_annotations needs data\.val_images",
         ("train.batch_size=1",): "BatchNorm has one cell",
         (f"data.val_images={tmp_path}", f"data.val_annotations={empty}"): "contains no annotated people",
         (f"data.val_images={tmp_path}", f"data.val_annotations={people}"): r"000000000001\.jpg",
