@@ -1,1 +1,1 @@
-"""The network, its input format, its fused copy for prediction, and the published names of its weights."""
+"""The network, its input format, and its fused copy for prediction."""

@@ -39,12 +39,13 @@ def build_network(config: Config) -> PoseNet:
     if not any(tensor.is_meta for tensor in network.state_dict().values()):
         was_training = network.training
         network.eval()
-        called = f"model.network={name} is tried out with one image of 64 x 64, the smallest input"
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             maps = network.heatmaps(torch.zeros(1, 3, INPUT_MULTIPLE, INPUT_MULTIPLE))  # type: ignore[operator]
             found = tuple(maps.shape) if isinstance(maps, torch.Tensor) else type(maps).__name__
         network.train(was_training)
         expected = (1, config.model.skeleton.num_channels, INPUT_MULTIPLE // MAP_STRIDE, INPUT_MULTIPLE // MAP_STRIDE)
         if found != expected:
-            raise ConfigError(f"{called}: heatmaps returns {found}, not {expected}")
+            raise ConfigError(
+                f"model.network={name}: heatmaps returns {found}, not {expected}, for an image of 64 x 64, the smallest"
+            )
     return cast(PoseNet, network)  # which stands for all networks with its methods

@@ -1,7 +1,7 @@
 """The input format, and building blocks: convolution with batch normalization, residual block, squeeze-and-excitation.
 
-All blocks map (N, C, h, w) floating-point tensors to (N, C', h, w). A convolution before a batch normalization has no
-bias, because the normalization subtracts it again.
+The blocks map (N, C, h, w) floating-point tensors to (N, C', h, w), unless they say another size. A convolution before
+a batch normalization has no bias, because the normalization subtracts it again.
 """
 
 from typing import Any
