@@ -173,42 +173,29 @@ def parse_header(file: BinaryIO) -> ImageHeader:
 
 
 def _oriented_header(file: BinaryIO) -> ImageHeader | None:
-    """The header of a file whose format may have an EXIF orientation; None of others."""
-    image = open_with_pillow(file)
-    if image is None or image.format not in ORIENTED_FORMATS:
-        return None
-    return ImageHeader(image.height, image.width, _exif_orientation(image))
+    """The header of a file whose format may have an EXIF orientation; None of others, which OpenCV may decode.
 
-
-def open_with_pillow(file: BinaryIO) -> Image.Image | None:
-    """The image of a file whose pixels are not decoded; None if Pillow cannot open it, as OpenCV may decode it.
-
-    ``ValueError`` if it has more than ``MAX_PIXELS``, or colours that OpenCV decodes wrongly. ``Image.open`` warns of
-    fewer, and its limit is one for the whole process, which belongs to the program that uses this package.
+    ``ValueError`` if it has more pixels than Pillow allows, or colours that OpenCV decodes wrongly.
     """
-    Image.init()
-    start = file.read(16)
-    image: Image.Image | None = None
-    for factory, accepts in Image.OPEN.values():
-        file.seek(0)
-        with contextlib.suppress(Exception):  # Pillow's plugins raise many kinds for damaged files
-            if accepts is None or accepts(start) is True:
-                image = factory(file, "")
-                break
-    if image is None:
+    Image.init()  # all formats, before several threads look for one
+    try:
+        image = Image.open(file)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise ValueError(f"is too large (Pillow reads at most {MAX_PIXELS} pixels by default); {_REMEDY}") from error
+    except Exception:  # Pillow's plugins raise many kinds for damaged files
         return None
-    if image.width * image.height > MAX_PIXELS:
-        raise ValueError(f"is too large ({image.width} x {image.height} pixels); {_REMEDY}")
     if image.mode == "LAB":
         raise ValueError(f"has Lab colours, which OpenCV decodes wrongly; {_REMEDY}")
-    return image
+    if image.format not in ORIENTED_FORMATS:
+        return None
+    return ImageHeader(image.height, image.width, _exif_orientation(image))
 
 
 def holds_several_images(path: str | Path) -> bool:
     """Whether an image file is an animation, or has several pages; Pillow raises any error if it is damaged."""
     with open_input(path) as file:
-        image = open_with_pillow(file)
-        if image is None or image.format not in FORMATS_WITH_SEVERAL_IMAGES:
+        image = Image.open(file)
+        if image.format not in FORMATS_WITH_SEVERAL_IMAGES:
             return False
         if not isinstance(image, TiffImageFile):
             return bool(getattr(image, "n_frames", 1) > 1)
@@ -371,8 +358,8 @@ def _with_jpeg_end(data: np.ndarray) -> np.ndarray:
     picture = content.rstrip(b"\0").removesuffix(b"\xff")
     try:
         files = (io.BytesIO(picture + 64 * padding + _JPEG_END) for padding in (b"", b"\x55", b"\xaa"))
-        first, *others = (np.asarray(open_with_pillow(file)) for file in files)
-        is_complete = first.ndim > 1 and all(np.array_equal(first, other) for other in others)
+        first, *others = (np.asarray(Image.open(file)) for file in files)
+        is_complete = all(np.array_equal(first, other) for other in others)
     except Exception:
         is_complete = False
     if not is_complete:

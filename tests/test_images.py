@@ -210,13 +210,15 @@ class TestHeaders:
             with pytest.raises(ValueError, match="is too large"):
                 decode(as_array(make(30000, 40000)))
 
-    def test_the_limit_and_the_warnings_of_pillow_are_those_of_the_program_around(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", NOISE.shape[0] * NOISE.shape[1] * 2 // 3)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            assert decode_image(as_array(with_orientation(encode(NOISE), 6))).shape[:2] == NOISE.shape[1::-1]
+    def test_the_limit_of_pillow_is_that_of_the_program_around(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Also where the program makes an error of the warning that comes before."""
+        data = as_array(with_orientation(encode(NOISE), 6))
+        for share in (1, 3):
+            monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", NOISE.shape[0] * NOISE.shape[1] // share - 1)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                with pytest.raises(ValueError, match="is too large"):
+                    decode_image(data)
 
     def test_damaged_exif_data_are_no_orientation(self) -> None:
         data = with_orientation(encode(NOISE), 6)
