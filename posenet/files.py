@@ -29,13 +29,9 @@ STANDARD_OUTPUT = "standard output"
 """Its name in messages."""
 BACKSLASH_REMEDY = r"in double quotes, write every \ as \\, or put the text in single quotes"
 """What to do about a path of Windows in a TOML file, where a backslash begins an escape sequence."""
-MAX_NAME_BYTES = 255
-"""Longest name of a file that common file systems allow."""
 
 _SHELL_INPUT = re.compile(r"/dev/(stdin|null|fd/\d+)|/proc/self/fd/\d+")
 """What may be read although it is no regular file: standard input, ``<(command)``, and the empty device."""
-_STEM_BYTES = 191
-"""How much of the name of a file its temporary files and its lock have in theirs."""
 
 _log = logging.getLogger(__name__)
 
@@ -109,11 +105,9 @@ def check_outputs(
         raise DataError(f"cannot write {name}: {reason}; choose another name or folder") from error
 
 
-def shorten_name(name: str, max_bytes: int = MAX_NAME_BYTES) -> str:
-    """The beginning of a file name that has at most so many bytes."""
-    while len(os.fsencode(name)) > max_bytes:
-        name = name[:-1]
-    return name
+def _hidden_name(path: Path) -> str:
+    """How the names of the temporary files and of the lock of a file begin; common file systems allow 255 bytes."""
+    return "." + os.fsencode(path.name)[:191].decode("utf-8", "ignore")
 
 
 @contextlib.contextmanager
@@ -128,9 +122,8 @@ def atomic_replacement(path: Path, temporary_suffix: str = "") -> Iterator[Path]
         yield path
         return
     # Should two processes ever draw the same number, the second fails before it touches what the first one writes.
-    stem = shorten_name(path.name, _STEM_BYTES)
-    temporary = path.with_name(f".{stem}.{secrets.randbelow(2**32)}.tmp{temporary_suffix}")
-    try:
+    temporary = path.with_name(f"{_hidden_name(path)}.{secrets.randbelow(2**32)}.tmp{temporary_suffix}")
+    with name_file_in_errors(path, temporary):
         open(temporary, "xb").close()
         try:
             yield temporary
@@ -140,10 +133,6 @@ def atomic_replacement(path: Path, temporary_suffix: str = "") -> Iterator[Path]
                 _flush_to_disk(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
-    except OSError as error:
-        if error.filename in (None, str(temporary)):
-            error.filename = str(path)
-        raise
 
 
 def acquire_lock(path: Path, seconds: float = 0) -> FileLock:
@@ -161,7 +150,7 @@ def acquire_lock(path: Path, seconds: float = 0) -> FileLock:
 @contextlib.contextmanager
 def output_lock(path: Path) -> Iterator[None]:
     """Within this context no other process writes ``path``; ``DataError`` if one does."""
-    lock_file = path.with_name(f".{shorten_name(path.name, _STEM_BYTES)}.lock")
+    lock_file = path.with_name(f"{_hidden_name(path)}.lock")
     try:
         lock = acquire_lock(lock_file)
     except Timeout as error:
@@ -179,11 +168,12 @@ def output_lock(path: Path) -> Iterator[None]:
 
 def remove_leftovers(*paths: Path) -> None:
     """Remove the temporary files of ``paths`` that killed processes have left. No other process may write these."""
-    for path in paths:
-        stem = f".{shorten_name(path.name, _STEM_BYTES)}"
-        for other in path.parent.iterdir():
-            # The temporary files of FILE.2 begin as those of FILE, and another process may be writing it.
-            if re.fullmatch(re.escape(stem) + r"\.[\d-]+\.tmp(\.\w+)?", other.name):
+    begins = {path.with_name(_hidden_name(path)) for path in paths}
+    for folder in {path.parent for path in paths}:
+        for other in folder.iterdir():
+            # Those of FILE.2 begin as those of FILE, but another process may be writing it.
+            name = re.fullmatch(r"(.+)\.[\d-]+\.tmp(\.\w+)?", other.name, re.DOTALL)
+            if name and folder / name[1] in begins:
                 other.unlink(missing_ok=True)
 
 
@@ -193,12 +183,15 @@ def name_numbers() -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def name_file_in_errors(path: str | Path) -> Iterator[None]:
-    """Within this context, an ``OSError`` without a file name, such as that of a full disk, gets the name ``path``."""
+def name_file_in_errors(path: str | Path, *temporary: Path) -> Iterator[None]:
+    """Within this context, an ``OSError`` without a file name, such as that of a full disk, gets the name ``path``.
+
+    So does one with the name of a ``temporary`` file, which the user does not know.
+    """
     try:
         yield
     except OSError as error:
-        if error.filename is None:
+        if error.filename is None or error.filename in map(str, temporary):
             error.filename = str(path)
         raise
 

@@ -15,7 +15,6 @@ import pytest
 from posenet.checkpoints.folder import run_lock
 from posenet.errors import ConfigError, DataError
 from posenet.files import (
-    MAX_NAME_BYTES,
     atomic_replacement,
     check_outputs,
     open_input,
@@ -158,7 +157,7 @@ def test_temporary_files_of_killed_processes_are_removed_and_no_others(tmp_path)
     ]
     for name in (*kept, ".a.json.7.tmp", ".a.json.12-2.tmp", ".a.json.7.tmp.png"):
         (tmp_path / name).touch()
-    longest = [tmp_path / ("a" * MAX_NAME_BYTES), tmp_path / ("ä" * (MAX_NAME_BYTES // 2))]
+    longest = [tmp_path / ("a" * 255), tmp_path / ("ä" * 127)]
     for path in longest:
         with atomic_replacement(path) as temporary:
             temporary.with_name(re.sub(r"\d+\.tmp", "7.tmp", temporary.name)).touch()
