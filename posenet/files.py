@@ -239,18 +239,13 @@ def _flush_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
-def require_regular_file(path: str | Path) -> None:
-    """Raise ``OSError`` unless an input is a regular file or the shell has opened it: others may never end."""
+def open_input(path: str | Path) -> io.BufferedReader:
+    """Open an input. ``OSError`` if it cannot be read, or is no regular file and not opened by the shell either."""
     mode = os.stat(path).st_mode
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(mode) and not _SHELL_INPUT.fullmatch(str(path)):
         raise OSError(errno.EINVAL, "it is a FIFO, a socket or a device, not a regular file", str(path))
-
-
-def open_input(path: str | Path) -> io.BufferedReader:
-    """Open an input; ``OSError`` if it cannot be read or is no regular file, see ``require_regular_file``."""
-    require_regular_file(path)
     return open(path, "rb")
 
 

@@ -22,7 +22,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 
 from posenet.downloading import download_bytes, is_address, is_data_address, without_credentials
 from posenet.errors import DataError
-from posenet.files import open_input, read_input, require_regular_file, write_atomically
+from posenet.files import open_input, read_input, write_atomically
 from posenet.messages import MAX_REASON, pluralize, to_single_line
 
 _log = logging.getLogger(__name__)
@@ -37,8 +37,6 @@ WRITABLE_SUFFIXES = frozenset(".bmp .jpeg .jpg .png .ppm .tif .tiff .webp".split
 """The formats that OpenCV writes everywhere, in colour."""
 MAX_PIXELS = 178_956_970
 """The largest size of an image, 13377 x 13377 or another shape with as many pixels: the limit of Pillow."""
-MAX_PATH = 500
-"""Characters of a path that a message shows: it may be an image as text, by mistake."""
 ORIENTED_FORMATS = frozenset(["JPEG", "MPO", "PNG", "WEBP"])
 """Pillow's names of the formats with two frames; those of TIFF, HEIC and AVIF files have one here."""
 FORMATS_WITH_SEVERAL_IMAGES = frozenset(["AVIF", "GIF", "PNG", "TIFF", "WEBP"])
@@ -49,8 +47,6 @@ _REMEDY = "save it as JPEG or PNG, smaller if it is very large"
 _JPEG_START, _JPEG_SCAN, _JPEG_END = b"\xff\xd8", b"\xff\xda", b"\xff\xd9"
 _HEIF_BRANDS = frozenset(b"avif avis heic heix heim heis hevc hevx mif1 msf1".split())
 """The kinds of HEIC and AVIF files, which they state after ``ftyp`` (ISO/IEC 23008-12); videos state others."""
-_BIT_DEPTHS = (8, 10, 12, 16)
-"""How many of 16 bits are taken to be in use. Data of 14 bits are only somewhat dark, as photographs may be."""
 
 
 class ImageHeader(NamedTuple):
@@ -95,7 +91,7 @@ def find_images(
         else:
             if os.path.lexists(item):  # perhaps a FIFO, or a loop of links
                 with image_errors(path):
-                    require_regular_file(path)
+                    open_input(path).close()
             files = sorted(match for match in map(Path, glob.glob(item, recursive=True)) if match.is_file())
         if not files:
             raise DataError(f"no file matches {item}" if glob.has_magic(item) else f"no such file or folder: {item}")
@@ -152,12 +148,13 @@ def read_header(path: str | Path) -> ImageHeader:
 @contextlib.contextmanager
 def image_errors(path: str | Path) -> Iterator[None]:
     """Within this context, the errors of reading and decoding a file become ``DataError``, which names it."""
+    name = without_credentials(str(path))[:500]  # it may be an image as text, by mistake
     try:
         yield
     except OSError as error:
-        raise DataError(f"cannot read {str(path)[:MAX_PATH]}: {error.strerror or error}") from error
+        raise DataError(f"cannot read {name}: {error.strerror or error}") from error
     except ValueError as error:
-        raise DataError(f"{without_credentials(str(path))[:MAX_PATH]} {error}") from error
+        raise DataError(f"{name} {error}") from error
 
 
 def parse_header(file: BinaryIO) -> ImageHeader:
@@ -324,7 +321,8 @@ def _to_8_bits(image: np.ndarray) -> np.ndarray:
     that, and a message says so; where people are does not depend on it.
     """
     brightest = int(image.max())
-    depth = next(depth for depth in _BIT_DEPTHS if brightest < 2**depth)
+    # Data of 14 bits are only somewhat dark, as photographs may be.
+    depth = next(depth for depth in (8, 10, 12, 16) if brightest < 2**depth)
     if depth < 16 and brightest:
         _log_bit_depth(depth)
     largest = 2**depth - 1

@@ -41,12 +41,7 @@ from posenet.skeleton.skeleton import twins
 if TYPE_CHECKING:
     from posenet.inference.media.video import VideoWriter
 
-DEFAULT_FOLDER = "predictions"
-"""Where drawings go if no output is named; ``predictions-2`` and so on if it exists."""
 WINDOW_TITLE = "posenet"
-_CLOSE_KEYS = frozenset([*b"qQ", 27])
-"""27 is Escape."""
-_OUTPUTS = ("output", "json", "coco", "csv", "heatmaps")
 
 Show = Callable[[Frame, np.ndarray], None]
 """Writes or shows the drawing of a frame, (H, W, 3) uint8 BGR."""
@@ -55,8 +50,6 @@ Record = dict[str, Any]
 """An image or a frame, and the people in it, in types of JSON; see ``record_of``."""
 Write = Callable[[Record], None]
 """Writes the record of an image that could be read. Records come in order."""
-MAX_IMAGE_NUMBER = 2**53
-"""Larger numbers are not image ids: many JSON readers round them."""
 
 _log = logging.getLogger(__name__)
 
@@ -113,11 +106,11 @@ def choose_outputs(
 
     ``ConfigError`` if the options contradict each other, ``DataError`` if a file cannot be written.
     """
-    of_all = {name: os.fspath(path) for name in _OUTPUTS if (path := getattr(options, name))}
-    people = of_all.get("json", "")
-    is_folder = {"output", "heatmaps"} | ({"json"} if people and _is_folder(people) else set())
-    folders = {name: of_all.pop(name) for name in _OUTPUTS if name in of_all and name in is_folder}
-    has_lines = people.lower().endswith(".jsonl") and "json" in of_all
+    kinds = ("output", "json", "coco", "csv", "heatmaps")
+    named = {name: os.fspath(path) for name in kinds if (path := getattr(options, name))}
+    folders = {name: path for name, path in named.items() if _is_folder(name, path)}
+    of_all = {name: path for name, path in named.items() if name not in folders}
+    has_lines = of_all.get("json", "").lower().endswith(".jsonl")
     lines = resolve_link(Path(of_all.pop("json"))) if has_lines else None
     if options.resume and not lines and (of_all or not folders):
         raise ConfigError(
@@ -157,16 +150,18 @@ def choose_outputs(
     return outputs
 
 
-def _is_folder(path: str) -> bool:
-    """Whether a name stands for a folder: one that exists, ends with a slash, or is new and has no suffix."""
+def _is_folder(option: str, path: str) -> bool:
+    """Whether an output is a folder: one of ``json`` exists as one, ends with a slash, or is new and has no suffix."""
+    if option != "json":
+        return option in ("output", "heatmaps")
     return path != "-" and (
         os.path.isdir(path) or path.endswith(("/", os.sep)) or not (Path(path).suffix or os.path.lexists(path))
     )
 
 
 def _make_default_folder() -> str:
-    """Make the first folder of the default names that does not exist: no other process can choose it too."""
-    for name in (DEFAULT_FOLDER + number for number in name_numbers()):
+    """Make the first of predictions, predictions-2 ... that does not exist: no other process can choose it too."""
+    for name in ("predictions" + number for number in name_numbers()):
         with contextlib.suppress(FileExistsError):
             os.mkdir(name)
             break
@@ -236,7 +231,7 @@ def show_in_window(stop_requested: Callable[[], bool], on_close: Callable[[], No
         key = cv2.waitKey(1)
         while frame.number is None and key < 0 and is_visible() and not stop_requested():
             key = cv2.waitKey(50)
-        if (key & 0xFF) in _CLOSE_KEYS or not is_visible():
+        if (key & 0xFF) in (*b"qQ", 27) or not is_visible():  # 27 is Escape
             on_close()
 
     try:
@@ -263,7 +258,8 @@ def image_numbers(sources: Iterable[Source]) -> dict[str, int]:
     stems = {source.name: source.stem for source in sources if source.kind == "image"}
     numbers = {name: int(stem) for name, stem in stems.items() if stem.isascii() and stem.isdecimal()}
     count = Counter(numbers.values())
-    return {name: number for name, number in numbers.items() if number < MAX_IMAGE_NUMBER and count[number] == 1}
+    # Many JSON readers round larger numbers.
+    return {name: number for name, number in numbers.items() if number < 2**53 and count[number] == 1}
 
 
 def record_of(result: Result, numbers: Mapping[str, int]) -> Record:

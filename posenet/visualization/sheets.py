@@ -27,12 +27,8 @@ MAP_SIZE = 216
 """Longer side of a map on the sheet, in pixels. Tiles are wider where labels need it, but at most twice as wide."""
 MIN_MAP_SIDE = 24
 """Smallest side of a map on the sheet, in pixels."""
-SHEET_ASPECT = 1.5
-"""Approximate width / height of a sheet of maps."""
 MIN_SAMPLE_WIDTH = 400
 """Narrower training samples have margins, so that the labels fit above them."""
-NUM_SAMPLES = 4
-"""Number of training samples on a sheet."""
 PERSON_MASK_COLOUR = (200, 160, 40)
 """BGR of people in the person mask."""
 UNSUPERVISED_COLOUR = (60, 60, 230)
@@ -93,8 +89,8 @@ def draw_heatmap_sheet(image: np.ndarray, maps: np.ndarray, skeleton: Skeleton, 
     tiles = [label_tile(drawing, "image", tile_size)]
     for label, heatmap in zip(labels, maps):
         tiles.append(label_tile(overlay_heatmap(small, heatmap), label, tile_size, f"{heatmap.max():.2f}"))
-    # n tiles of height h and width w in c columns make a sheet of c w by (n / c) h pixels.
-    columns = max(1, round(math.sqrt(len(tiles) * SHEET_ASPECT * (height + LABEL_HEIGHT) / tile_size[1])))
+    # n tiles of height h and width w in c columns make a sheet of c w by (n / c) h pixels, here about as 3 to 2.
+    columns = max(1, round(math.sqrt(len(tiles) * 1.5 * (height + LABEL_HEIGHT) / tile_size[1])))
     return contact_sheet(tiles, columns)
 
 
@@ -109,14 +105,14 @@ def overlay_heatmap(image: np.ndarray, heatmap: np.ndarray) -> np.ndarray:
 
 
 def sheet_of_samples(dataset: "PoseDataset", renderer: "TargetRenderer") -> np.ndarray:
-    """Draw the first training samples of a run with batches of one; (H, W, 3) BGR uint8.
+    """Draw the first four training samples of a run with batches of one; (H, W, 3) BGR uint8.
 
     ``DataError`` if one cannot be read.
     """
     from posenet.data.loader import TrainSampler
 
     drawings = []
-    for [(epoch, index)] in itertools.islice(TrainSampler(len(dataset), 1, dataset.seed), NUM_SAMPLES):
+    for [(epoch, index)] in itertools.islice(TrainSampler(len(dataset), 1, dataset.seed), 4):
         record, _ = dataset.read_record(index)
         title = f"{record.file_name}, sample {index}, epoch {epoch}"
         drawings.append(draw_training_sample(dataset[epoch, index], renderer, title))

@@ -44,8 +44,6 @@ VIDEO_SUFFIXES = frozenset(
     ".mjpg .mkv .mov .mp4 .mpeg .mpg .mts .mxf .nut .ogv .rm .ts .vob .webm .wmv .y4m".split()
 )
 """Files that count as videos when a folder is listed."""
-MAX_NAME = 100
-"""Characters of a name that a message shows, where the name may be an image as text."""
 START_BYTES = 4096
 """How much of a file or of an address is read to see what it is."""
 READ_AHEAD = 8
@@ -193,7 +191,7 @@ def find_sources(inputs: Iterable[str | os.PathLike[str] | int | Source], *, rec
             found = [item] if isinstance(item, Source) else list(_expand_input(name, recursive))
         except (OSError, ValueError) as error:  # the name is too long or none, or a folder may not be read
             reason = getattr(error, "strerror", None) or error
-            raise DataError(f"cannot read {name[:MAX_NAME]}: {reason}; choose another input") from error
+            raise DataError(f"cannot read {name[:100]}: {reason}; choose another input") from error
         for source in found:
             key = os.path.realpath(source.path) if source.path is not None else source
             sources.setdefault(key, source)

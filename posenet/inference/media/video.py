@@ -37,9 +37,6 @@ RETRY_SECONDS = 1.0
 STOP_CHECK_SECONDS = 0.2
 """How often a request to stop is looked for while no image of a live source arrives."""
 
-MIN_FRAME_RATE = 1.0
-MAX_FRAME_RATE = 480.0
-"""Some files state the ticks of a clock instead of a rate."""
 MAX_UNREADABLE_IN_A_ROW = 100
 """After this many frames in a row that cannot be decoded, a video counts as ended, and a camera as lost."""
 MAX_MISSING_SHARE = 0.05
@@ -48,12 +45,8 @@ MAX_MISSING_FRAMES = 3
 """So many frames may be missing too, also if they are more than that share."""
 SAME_TIME = 1e-6
 """Times that differ by no more seconds are the same: they are sums and quotients, and rounded."""
-CODEC = "libx264"
-CODEC_OPTIONS = {"crf": "20", "preset": "veryfast"}
 TICK = Fraction(1, 60000)
 """Clock of written videos, in seconds."""
-MIN_WRITTEN_RATE = 0.001
-"""Frames per second of the slowest written video. Files store rates as fractions."""
 _ANY_TAGS: dict[str, Any] = {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
 """How PyAV opens a file whose tags are not UTF-8. From version 19 on it does so by itself."""
 NO_VIDEOS = frozenset(["tty", "tiff_pipe", "webp_pipe"])
@@ -90,8 +83,8 @@ def read_video(source: Source, selection: FrameSelection, stop_requested: Callab
 
 
 def plausible_rate(rate: float) -> float:
-    """A stated frame rate, or the default where it is implausible or not a number."""
-    return rate if MIN_FRAME_RATE <= rate <= MAX_FRAME_RATE else DEFAULT_FRAME_RATE
+    """A stated frame rate, or the default where it is implausible: not a number, or the ticks of a clock."""
+    return rate if 1 <= rate <= 480 else DEFAULT_FRAME_RATE
 
 
 class PyAVReader:
@@ -372,13 +365,14 @@ class VideoWriter:
     """
 
     def __init__(self, path: Path, size: tuple[int, int], rate: float, *, aspect: float = 1.0) -> None:
-        exact_rate = Fraction(max(rate, MIN_WRITTEN_RATE)).limit_denominator(1001)
+        exact_rate = Fraction(max(rate, 0.001)).limit_denominator(1001)  # files store rates as fractions
         self._last_tick = -1
         self._start: float | None = None
         self._reformatter = VideoReformatter()
         # The index comes first, so that browsers need not load the whole file before they play it.
         self._container = av.open(f"file:{path}", "w", options={"movflags": "faststart"})
-        self._stream = cast(VideoStream, self._container.add_stream(CODEC, exact_rate, options=CODEC_OPTIONS))
+        options = {"crf": "20", "preset": "veryfast"}
+        self._stream = self._container.add_stream("libx264", exact_rate, options=options)
         context = self._stream.codec_context
         context.height, context.width = (side + side % 2 for side in size)
         context.pix_fmt = "yuv420p"
