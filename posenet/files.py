@@ -4,6 +4,7 @@ Standard output, FIFOs and devices are written directly. Inputs are regular file
 a FIFO or a device may never end.
 """
 
+import codecs
 import contextlib
 import errno
 import hashlib
@@ -19,7 +20,7 @@ import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
@@ -214,14 +215,10 @@ def open_output(path: str | Path) -> Iterator[BinaryIO]:
 
 
 @contextlib.contextmanager
-def open_text_output(path: str | Path) -> Iterator[TextIO]:
+def open_text_output(path: str | Path) -> Iterator[codecs.StreamWriter]:
     """``open_output`` for text in UTF-8."""
     with open_output(path) as file:
-        text = io.TextIOWrapper(file, "utf-8", "surrogateescape", newline="")
-        try:
-            yield text
-        finally:
-            text.detach()
+        yield codecs.getwriter("utf-8")(file, "surrogateescape")
 
 
 def write_atomically(path: str | Path, data: bytes) -> None:

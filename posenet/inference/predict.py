@@ -296,7 +296,10 @@ class _Run:
                 self.lines = stack.enter_context(write_lines(outputs.lines, self.done if options.resume else None))
             self.writers = [stack.enter_context(self._open_file_of_all(name)) for name in outputs.of_all]
             if outputs.lines and self.done and self.writers:
-                self._copy_lines(outputs.lines)
+                names = {source.name for source in summary.sources}
+                for _, record in read_lines(outputs.lines):  # what an earlier run has found
+                    for write in self.writers if record["file_name"] in names and "people" in record else ():
+                        write(record)
             self.windows = [stack.enter_context(show_in_window(self.stop_requested, self._end))] if options.show else []
             is_drawn = options.show or outputs.drawings or outputs.sheets
             blocks = split_into_blocks(todo, self.predictor.settings.batch_size)  # as in evaluation
@@ -331,13 +334,6 @@ class _Run:
         if option == "csv":
             return write_csv(path, self.predictor.skeleton)
         return write_coco(path, self.summary.sources, self.predictor.skeleton)
-
-    def _copy_lines(self, path: Path) -> None:
-        """Write what an earlier run has found into the files of all people."""
-        names = {source.name for source in self.summary.sources}
-        for _, record in read_lines(path):
-            for write in self.writers if record["file_name"] in names and "people" in record else ():
-                write(record)
 
     def _write_source(self, source: Source, results: Iterable[Result]) -> None:
         """Write the outputs of one source, which are complete when this returns.

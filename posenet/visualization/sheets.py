@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import cv2
 import numpy as np
 
-from posenet.images import to_bgr
 from posenet.person import Person
 from posenet.skeleton import Skeleton
 from posenet.visualization.drawing import MIDDLE, OUTLINE, draw_people
@@ -78,7 +77,6 @@ def draw_heatmap_sheet(image: np.ndarray, maps: np.ndarray, skeleton: Skeleton, 
     All maps have the same colours, from dark violet (0) to yellow (1). The first tile shows the ``drawing`` of the
     image's people. The sheet is about 2000 pixels wide.
     """
-    image = to_bgr(image)
     factor = MAP_SIZE / max(image.shape[:2])
     height, width = (max(MIN_MAP_SIDE, round(side * factor)) for side in image.shape[:2])
     small = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
