@@ -286,8 +286,7 @@ class _Run:
             _log.info("already done: %s", pluralize(summary.done, "input"))
         if options.resume:
             files = [resolve_link(Path(file)) for file in outputs.files if not is_standard_output(file)]
-            files += itertools.chain.from_iterable(map(outputs.of_source, todo))
-            remove_leftovers(*(path for path in files if path.parent.is_dir()))
+            remove_leftovers(*files, *itertools.chain.from_iterable(map(outputs.of_source, todo)))
         self.numbers = image_numbers(summary.sources)
         with contextlib.ExitStack() as stack:
             stack.enter_context(name_file_in_errors(", ".join([*outputs.files, *outputs.folders])))

@@ -35,7 +35,6 @@ UNSUPERVISED_COLOUR = (60, 60, 230)
 
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
 _FONT_SCALE = 0.45
-_BASELINE = LABEL_HEIGHT - 8
 _MARGIN = 4
 
 
@@ -168,7 +167,7 @@ def _draw_text(image: np.ndarray, text: str, left: int, max_width: int) -> None:
     while text and _text_width(shown) > max_width:
         text = text[1:]
         shown = "..." + text
-    cv2.putText(image, shown, (left, _BASELINE), _FONT, _FONT_SCALE, TEXT_COLOUR, 1, cv2.LINE_AA)
+    cv2.putText(image, shown, (left, LABEL_HEIGHT - 8), _FONT, _FONT_SCALE, TEXT_COLOUR, 1, cv2.LINE_AA)
 
 
 def _text_width(text: str) -> int:

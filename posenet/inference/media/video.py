@@ -30,13 +30,6 @@ from posenet.inference.media.frames import DEFAULT_FRAME_RATE, READ_AHEAD, Frame
 from posenet.messages import MAX_REASON, to_single_line
 from posenet.threads import read_ahead
 
-RECONNECT_SECONDS = 60.0
-"""For how long a lost stream is opened again and again."""
-RETRY_SECONDS = 1.0
-"""Pause before every attempt."""
-STOP_CHECK_SECONDS = 0.2
-"""How often a request to stop is looked for while no image of a live source arrives."""
-
 MAX_UNREADABLE_IN_A_ROW = 100
 """After this many frames in a row that cannot be decoded, a video counts as ended, and a camera as lost."""
 MAX_MISSING_SHARE = 0.05
@@ -53,8 +46,6 @@ NO_VIDEOS = frozenset(["tty", "tiff_pipe", "webp_pipe"])
 """Formats of any text, and of files of several images of which FFmpeg reads one at most."""
 PLAYLISTS = frozenset(["hls", "dash"])
 """Formats of lists of the parts of a stream. Their size is that of the list."""
-STREAM_TIMEOUT = 10.0
-"""Seconds without data after which a stream counts as lost."""
 STREAM_OPTIONS = {
     "reconnect": "1",
     "reconnect_on_network_error": "1",
@@ -104,7 +95,8 @@ class PyAVReader:
         name, path = source.name, source.path
         if path is not None and not (path.is_file() and path.stat().st_size):  # opening a FIFO would wait
             raise DataError(f"cannot read {name}: it is no file, or empty (0 bytes); copy it or download it again")
-        how: dict[str, Any] = {"options": STREAM_OPTIONS, "timeout": STREAM_TIMEOUT} if source.url else {}
+        # A stream counts as lost after ten seconds without data.
+        how: dict[str, Any] = {"options": STREAM_OPTIONS, "timeout": 10.0} if source.url else {}
         try:
             self._container = av.open(source.url or f"file:{path}", **how, **_ANY_TAGS)
         except av.FFmpegError as error:
@@ -296,7 +288,7 @@ def _read_live(
         while not stop_requested():
             has_ended = not thread.is_alive()
             try:
-                frame = newest.get(timeout=STOP_CHECK_SECONDS)
+                frame = newest.get(timeout=0.2)  # so often a request to stop is looked for
             except queue.Empty:
                 if has_ended:
                     yield Frame(reader.source, error=DataError(f"{reader.source.name} delivers no more images"))
@@ -344,11 +336,11 @@ def _keep_newest(reader: Camera | PyAVReader | None, newest: queue.Queue[Frame],
 
 
 def _reconnect(source: Source, closing: threading.Event) -> PyAVReader | None:
-    """The stream, opened again; None if that did not succeed."""
+    """The stream, opened again, which is tried every second for a minute; None if that did not succeed."""
     if not closing.is_set():
         _log.warning("%s is lost; connecting again", source.name)
-    deadline = time.monotonic() + RECONNECT_SECONDS
-    while time.monotonic() < deadline and not closing.wait(RETRY_SECONDS):
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not closing.wait(1):
         with contextlib.suppress(Exception):
             return PyAVReader(source)
     return None
