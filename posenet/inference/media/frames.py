@@ -61,7 +61,8 @@ _log = logging.getLogger(__name__)
 
 _MAY_HOLD_SEVERAL = frozenset(".apng .avif .gif .png .tif .tiff .webp".split())
 _IMAGE_START = re.compile(
-    rb"\xff\xd8\xff|\x89PNG|GIF8|BM|II\*\0|MM\0\*|RIFF.{4}WEBP|P[2356]\s|....ftyp(avif|hei[cxms]|mif1|msf1)", re.DOTALL
+    rb"\xff\xd8\xff|\x89PNG|GIF8|BM|II\*\0|MM\0\*|RIFF.{4}WEBP|P[2356]\s|....ftyp(avi[fs]|hei[cxms]|mif1|msf1)",
+    re.DOTALL,
 )
 _ANIMATION_START = re.compile(
     rb"GIF8|\x89PNG.*acTL|....ftypavis|RIFF.{4}WEBPVP8X.{4}[%b]" % re.escape(bytes(n for n in range(256) if n & 2)),
@@ -240,12 +241,12 @@ def file_source(path: Path, subfolder: Path = Path()) -> Source:
         start = read_input(path, START_BYTES)
     except (OSError, ValueError):  # perhaps a FIFO, which Pillow would open and wait for; reading it will report that
         return Source("image", path, subfolder)
-    if not (_IMAGE_START.match(start) or _ANIMATION_START.match(start)):
+    if not _IMAGE_START.match(start):
         return Source("image" if suffix in IMAGE_SUFFIXES else "video", path, subfolder)
-    has_several = bool(_ANIMATION_START.match(start))
-    with contextlib.suppress(Exception):  # of a damaged file; reading it reports what is wrong
-        has_several = holds_several_images(path)
-    return Source("video" if has_several else "image", path, subfolder)
+    with contextlib.suppress(Exception):  # of a damaged file; reading it as an image reports what is wrong
+        if holds_several_images(path):
+            return Source("video", path, subfolder)
+    return Source("image", path, subfolder)
 
 
 def _address_source(url: str) -> Source:
