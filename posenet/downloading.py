@@ -17,8 +17,6 @@ from posenet.messages import MAX_REASON, to_single_line
 MAX_MEBIBYTES = 256
 MAX_SECONDS = 300
 """Limits of an image, which is kept in memory."""
-SERVER_TIMEOUT = 30.0
-"""Seconds without an answer after which a server counts as lost."""
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 _CREDENTIALS = re.compile(rf"({_SCHEME.pattern})([^/?#]*)@", re.IGNORECASE)
@@ -108,5 +106,5 @@ def _open(url: str) -> http.client.HTTPResponse:
         # A server to which the answer redirects must not receive them.
         text = base64.b64encode(unquote(credentials[2]).encode()).decode()
         request.add_unredirected_header("Authorization", f"Basic {text}")
-    response: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=SERVER_TIMEOUT)
+    response: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=30)  # seconds without an answer
     return response

@@ -39,8 +39,6 @@ MAX_PIXELS = 178_956_970
 """The largest size of an image, 13377 x 13377 or another shape with as many pixels: the limit of Pillow."""
 ORIENTED_FORMATS = frozenset(["JPEG", "MPO", "PNG", "WEBP"])
 """Pillow's names of the formats with two frames; those of TIFF, HEIC and AVIF files have one here."""
-FORMATS_WITH_SEVERAL_IMAGES = frozenset(["AVIF", "GIF", "PNG", "TIFF", "WEBP"])
-"""Those whose files may be animations or have several pages."""
 REDUCTIONS = (8, 4, 2)
 """Factors by which a JPEG file can be decoded smaller, which takes less time."""
 _REMEDY = "save it as JPEG or PNG, smaller if it is very large"
@@ -192,7 +190,7 @@ def holds_several_images(path: str | Path) -> bool:
     """Whether an image file is an animation, or has several pages; Pillow raises any error if it is damaged."""
     with open_input(path) as file:
         image = Image.open(file)
-        if image.format not in FORMATS_WITH_SEVERAL_IMAGES:
+        if image.format not in ("AVIF", "GIF", "PNG", "TIFF", "WEBP"):
             return False
         if not isinstance(image, TiffImageFile):
             return bool(getattr(image, "n_frames", 1) > 1)

@@ -32,10 +32,6 @@ from posenet.threads import read_ahead
 
 MAX_UNREADABLE_IN_A_ROW = 100
 """After this many frames in a row that cannot be decoded, a video counts as ended, and a camera as lost."""
-MAX_MISSING_SHARE = 0.05
-"""Share of its length that may be missing at the end of a video: lengths in headers are rough."""
-MAX_MISSING_FRAMES = 3
-"""So many frames may be missing too, also if they are more than that share."""
 SAME_TIME = 1e-6
 """Times that differ by no more seconds are the same: they are sums and quotients, and rounded."""
 TICK = Fraction(1, 60000)
@@ -44,16 +40,12 @@ _ANY_TAGS: dict[str, Any] = {"metadata_errors": "replace"} if int(av.__version__
 """How PyAV opens a file whose tags are not UTF-8. From version 19 on it does so by itself."""
 NO_VIDEOS = frozenset(["tty", "tiff_pipe", "webp_pipe"])
 """Formats of any text, and of files of several images of which FFmpeg reads one at most."""
-PLAYLISTS = frozenset(["hls", "dash"])
-"""Formats of lists of the parts of a stream. Their size is that of the list."""
 STREAM_OPTIONS = {
     "reconnect": "1",
     "reconnect_on_network_error": "1",
     "reconnect_delay_max": "5",
     "rtsp_transport": "tcp",
 }
-IMAGE_CODECS = frozenset(["mjpeg", "png", "apng", "webp"])
-"""Codecs whose packets are image files, with EXIF data."""
 _ORIENTATION_OF = {
     (1, 0, 0, 1): 1, (-1, 0, 0, 1): 2, (-1, 0, 0, -1): 3, (1, 0, 0, -1): 4,
     (0, 1, 1, 0): 5, (0, 1, -1, 0): 6, (0, -1, -1, 0): 7, (0, -1, 1, 0): 8,
@@ -112,9 +104,9 @@ class PyAVReader:
             )
         self._stream = cast(VideoStream, stream)
         # Threads that decode several frames at a time would delay a live stream by as many frames. They would also
-        # return the frame of an earlier packet, in which an image file has its EXIF data.
-        is_direct = path is None or self._stream.codec_context.name in IMAGE_CODECS
-        self._stream.thread_type = "SLICE" if is_direct else "AUTO"
+        # return the frame of an earlier packet, and these codecs have image files as packets, with their EXIF data.
+        has_image_files = self._stream.codec_context.name in ("mjpeg", "png", "apng", "webp")
+        self._stream.thread_type = "SLICE" if path is None or has_image_files else "AUTO"
         self._frame: av.VideoFrame
         self._packet: Packet[Any] | None = None
         # PyAV's own, one for each thread, has threads that a forked process lacks, and would wait for forever.
@@ -129,7 +121,8 @@ class PyAVReader:
         self.length = (self._container.duration or 0) / av.time_base
         if not self._has_times:  # FFmpeg estimates the length of a file that was cut off
             self.length = _seconds(self._stream.frames, self._stream)
-        is_endless = (self._container.size or 0) <= 0 or self._container.format.name in PLAYLISTS
+        is_playlist = self._container.format.name in ("hls", "dash")  # its size is that of the list of parts
+        is_endless = (self._container.size or 0) <= 0 or is_playlist
         self.is_live = source.url is not None and is_endless and not self.length
         self.rate = plausible_rate(float(self._stream.average_rate or self._stream.guessed_rate or 0))
 
@@ -179,7 +172,8 @@ class PyAVReader:
         if frames_read == 0:
             # FFmpeg cannot read all files from servers that do not send parts of them.
             raise DataError(f"{name} is damaged: no frame can be decoded; download it again, and give the file")
-        if self.length - self.end > max(MAX_MISSING_FRAMES / self.rate, MAX_MISSING_SHARE * self.length):
+        # Lengths in headers are rough: 5 % of the length or three frames may be missing at the end.
+        if self.length - self.end > max(3 / self.rate, 0.05 * self.length):
             raise DataError(f"{name} ends early: it has {self.end:.2f} of {self.length:.2f} seconds")
         if first_selected is None:
             raise DataError(f"{name} has no frame after {selection.start:g} s; the last is at {seconds:.2f} s")
