@@ -29,8 +29,6 @@ CORRECTIONS = (*LOCALISATION, "score", "background", "missed", "inexact")
 UNLABELLED = -1
 """Kind of the keypoints that cannot be judged; the others are indices into ``KEYPOINT_KINDS``."""
 _GOOD, _MISS, _SWAP, _INVERSION, _JITTER = range(len(KEYPOINT_KINDS))
-_MARGIN = 1e-9
-"""Corrected keypoints are nearer by this share of the distance, so that no OKS is rounded below a threshold."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +78,8 @@ class MatchedResults:
         sigmas = np.array(self.skeleton.sigmas)
         distance = similar_distance(target[row, k], self.truth.areas[owner], sigmas[k])
         keypoints = self.results.keypoints.copy()
-        keypoints[row, k, :2] = true_xy + direction * distance[:, None] * (1 - _MARGIN)
+        # Nearer by a billionth, so that no OKS is rounded below a threshold.
+        keypoints[row, k, :2] = true_xy + direction * distance[:, None] * (1 - 1e-9)
         oks = compute_oks(keypoints, self.truth, self.pairs, sigmas)
         corrected = replace(self, results=replace(self.results, keypoints=keypoints), oks=oks)
         if "score" in corrections:
