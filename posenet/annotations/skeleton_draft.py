@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from posenet.annotations.coco import AnnotationFile, Category
-from posenet.annotations.known_bodies import Pair, known_edges, known_sigmas
+from posenet.annotations.known_bodies import Pair, find_twins, known_edges, known_sigmas
 from posenet.annotations.reader import read_annotation_file
-from posenet.annotations.twins import find_twins
 from posenet.errors import DataError
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.known_names import canonical_names

@@ -7,9 +7,8 @@ import numpy as np
 
 from posenet.annotations.adjustments import are_few
 from posenet.annotations.coco import AnnotationFile
-from posenet.annotations.known_bodies import Pair, pair_left_right
+from posenet.annotations.known_bodies import Pair, find_twins, pair_left_right
 from posenet.annotations.outlines import EDGE_MARGIN, boxes_around, distances_from_boxes
-from posenet.annotations.twins import find_twins
 from posenet.skeleton.skeleton import compare_names, twins
 
 MIN_EXAMPLES = 20

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from posenet.annotations.importing.imported import ImportedAnnotations, Object, Source, readable, to_coco
-from posenet.annotations.twins import is_flip_idx
+from posenet.annotations.known_bodies import is_flip_idx
 from posenet.errors import ConfigError, DataError
 from posenet.files import read_input
 from posenet.images import find_images
