@@ -7,7 +7,7 @@ Coordinates are pixels of the annotated size, in the displayed frame.
 import itertools
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -194,6 +194,17 @@ class AnnotationFile:
                 "segmentation": entry["segmentation"] if isinstance(outline, np.ndarray) else outline or [],
             }
         return entry
+
+
+def shape_of(names: Sequence[str], edges: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
+    """What a category has of its keypoints: names, and edges by number, from 1; edges of other names are left out.
+
+    Without edges, COCO's keypoints have those of COCO.
+    """
+    known = [[names.index(a) + 1, names.index(b) + 1] for a, b in edges if a in names and b in names]
+    if not edges and tuple(names) == COCO.file_names:
+        known = COCO_CATEGORY["skeleton"]
+    return {"keypoints": list(names), "skeleton": known}
 
 
 def _whole(values: np.ndarray) -> list[float | int]:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import cv2
 import numpy as np
 
-from posenet.annotations.coco import COCO_CATEGORY
+from posenet.annotations.coco import COCO_CATEGORY, shape_of
 from posenet.errors import ConfigError, DataError
 from posenet.files import (
     atomic_replacement,
@@ -371,17 +371,13 @@ def _category(skeleton: Skeleton) -> dict[str, Any]:
     """The entry of ``categories`` for a skeleton: COCO's own, or one with the lines that drawings have."""
     if skeleton.file_names == COCO.file_names and skeleton.category == COCO.category:
         return COCO_CATEGORY | {"id": skeleton.category_id}
-    names = list(skeleton.file_keypoints)
-    lines = [(a, b) for a, b in skeleton.drawn or skeleton.parts if a in names and b in names]
-    twin = twins(skeleton.left_right)
-    return {
-        "supercategory": skeleton.category,
-        "id": skeleton.category_id,
-        "name": skeleton.category,
+    names, twin = skeleton.file_keypoints, twins(skeleton.left_right)
+    about = {"supercategory": skeleton.category, "id": skeleton.category_id, "name": skeleton.category}
+    of_annotations = {
         "keypoints": list(skeleton.file_names),
-        "skeleton": [[names.index(a) + 1, names.index(b) + 1] for a, b in lines],
         "flip_idx": [names.index(twin.get(name, name)) for name in names],
     }
+    return about | shape_of(names, skeleton.drawn or skeleton.parts) | of_annotations
 
 
 def _annotation(keypoints: np.ndarray) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from posenet.annotations.coco import Entry, select_sections
+from posenet.annotations.coco import Entry, select_sections, shape_of
 from posenet.annotations.image_files import find_images_near
-from posenet.annotations.importing.imported import ImportedAnnotations, Source, shape_of
+from posenet.annotations.importing.imported import ImportedAnnotations, Source
 from posenet.errors import DataError
 from posenet.skeleton import COCO
 

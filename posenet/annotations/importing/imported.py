@@ -15,13 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from posenet.annotations.adjustments import are_few
-from posenet.annotations.coco import COCO_CATEGORY, Entry
+from posenet.annotations.coco import Entry, shape_of
 from posenet.annotations.image_files import find_images_near
 from posenet.errors import DataError, PosenetError
 from posenet.images import read_header
 from posenet.messages import to_single_line
 from posenet.progress_bar import progress_bar
-from posenet.skeleton import COCO
 from posenet.threads import map_in_threads, usable_cores
 
 DECIMALS = 3
@@ -148,15 +147,6 @@ def to_coco(
             shown = to_single_line(", ".join(different[:SHOWN_NAMES]))
             lines.append(f"{note}: {len(places)} ({shown}{', ...' if len(different) > SHOWN_NAMES else ''})")
     return ImportedAnnotations(document, folder, tuple(lines))
-
-
-def shape_of(names: Sequence[str], edges: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
-    """What a category has of its keypoints: names, and edges by number, from 1. Those of COCO's keypoints are known."""
-    number = {name: index for index, name in enumerate(names)}
-    known = [[number[a] + 1, number[b] + 1] for a, b in edges if a in number and b in number]
-    if not edges and tuple(names) == COCO.file_names:
-        known = COCO_CATEGORY["skeleton"]
-    return {"keypoints": list(names), "skeleton": known}
 
 
 def _annotations(
