@@ -19,9 +19,9 @@ from posenet.annotations.reader import read_annotation_file
 from posenet.annotations.split import split_annotations
 from posenet.cli.main import print_message
 from posenet.cli.options import (
+    add_action,
     add_config_options,
     add_overwrite_option,
-    add_quiet_option,
     add_switch,
     fraction,
     input_files,
@@ -40,10 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the actions of ``annotations`` and their flags."""
     actions = parser.add_subparsers(required=True, metavar="action", title="actions")
 
-    def add_action(name: str, run: Callable[[argparse.Namespace], None], text: str, source: str) -> Any:
-        action = actions.add_parser(name, help=text, description=text, formatter_class=parser.formatter_class)
+    def declare(name: str, run: Callable[[argparse.Namespace], None], text: str, source: str) -> Any:
+        action = add_action(actions, name, text)
         action.set_defaults(run_action=run)
-        add_quiet_option(action, default=argparse.SUPPRESS)
         action.add_argument("source", type=Path, metavar="FILE", help=source)
         return action
 
@@ -52,8 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add_overwrite_option(action)
 
     coco = "COCO keypoint annotations"
-    lint = add_action("lint", _check, "list what reading a file derives, leaves out and refuses", coco)
-    fix = add_action("fix", _check, "write a copy of a file as all tools read it", coco)
+    lint = declare("lint", _check, "list what reading a file derives, leaves out and refuses", coco)
+    fix = declare("fix", _check, "write a copy of a file as all tools read it", coco)
     for action in (lint, fix):
         action.set_defaults(output=None, json=False)
         add = action.add_argument
@@ -64,19 +63,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output(fix, "the file in the normal form", required=True)
 
     text = "a file, or a folder with the files of one set; see posenet docs formats"
-    imported = add_action("import", _import, "convert annotations of another format to COCO", text)
+    imported = declare("import", _import, "convert annotations of another format to COCO", text)
     add_output(imported, "the COCO keypoint file", required=True)
     add = imported.add_argument
     add("--split", metavar="NAME", help="YOLO-pose: train, val or test (default: train)")
     add("--images", type=Path, metavar="DIR", help="folder of the images (default: beside the annotations)")
 
     text = "annotations to draft from; or a skeleton to show (.toml, coco)"
-    skeleton = add_action("skeleton", _skeleton, "draft a skeleton, or show one", text)
+    skeleton = declare("skeleton", _skeleton, "draft a skeleton, or show one", text)
     add_output(skeleton, "the skeleton file (.toml); by default it is printed", default=Path("-"))
     skeleton.add_argument("--category", metavar="NAME", help="the category to describe, if there are several")
 
     text = "split a COCO keypoint file into parts by a checksum of the images' names"
-    split = add_action("split", _split, text, coco)
+    split = declare("split", _split, text, coco)
     add_output(split, "the file of each part", required=True, nargs="+")
     add = split.add_argument
     add("--shares", type=fraction, nargs="+", default=[0.9, 0.1], metavar="X", help="of the images (default: 0.9 0.1)")

@@ -14,10 +14,10 @@ import errno
 import importlib
 import logging
 import os
-import pkgutil
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
@@ -46,8 +46,7 @@ _TOOLS = {
     "export-onnx": "Export a network as an ONNX file, which computes the maps of images without PyTorch.",
     "weights": "List published weights and download them by name; convert weights from and to the published format.",
 }
-_MODULES = {module.name for module in pkgutil.iter_modules([os.path.dirname(__file__)])}
-TOOLS = {name: text for name, text in _TOOLS.items() if name.replace("-", "_") in _MODULES}
+TOOLS = {name: text for name, text in _TOOLS.items() if find_spec(f"posenet.cli.{name.replace('-', '_')}")}
 """The commands that are installed, and their help texts; parts of the package can be left out."""
 
 

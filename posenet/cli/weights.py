@@ -7,9 +7,9 @@ from posenet.checkpoints.published.weights import NAMED_WEIGHTS, cached_path
 from posenet.cli.main import print_message
 from posenet.cli.options import (
     CHECKPOINT_HELP,
+    add_action,
     add_config_options,
     add_overwrite_option,
-    add_quiet_option,
     requested_config,
 )
 from posenet.messages import pluralize, to_single_line
@@ -18,19 +18,14 @@ from posenet.messages import pluralize, to_single_line
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the actions of ``weights`` with their flags."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="action")
-
-    def add_action(name: str, text: str) -> argparse.ArgumentParser:
-        action = actions.add_parser(name, help=text, description=text)
-        add_quiet_option(action, default=argparse.SUPPRESS)
-        return action
-
-    add_action("list", "show all names, with licence, source and file")
-    fetcher = add_action("fetch", "download weights, for later use without a network; print where they are")
+    add_action(actions, "list", "show all names, with licence, source and file")
+    fetcher = add_action(actions, "fetch", "download weights, for later use without a network; print where they are")
     fetcher.add_argument("names", nargs="+", metavar="NAME", help="name that posenet weights list shows")
-    importer = add_action("import", "convert a published weights file to a checkpoint with its configuration")
+    importer = add_action(actions, "import", "convert a published weights file to a checkpoint with its configuration")
     importer.add_argument("weights", metavar="FILE", help="a published file, or the name of published weights")
     add_config_options(importer)
-    exporter = add_action("export", "convert a checkpoint to the format of the paper's authors, for their code")
+    text = "convert a checkpoint to the format of the paper's authors, for their code"
+    exporter = add_action(actions, "export", text)
     exporter.add_argument("weights", metavar="FILE", help=CHECKPOINT_HELP)
     for action in (importer, exporter):
         action.add_argument("--output", required=True, metavar="FILE.pth", help="file to write")
