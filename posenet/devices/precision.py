@@ -1,7 +1,7 @@
 """Precision of the network: float32, bf16 or fp16, and the loss scaler of fp16."""
 
 import contextlib
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 
@@ -32,15 +32,8 @@ def select_amp(device: torch.device, name: Amp | Literal["auto"]) -> Amp:
     return "fp16" if has_tensor_cores else "off"
 
 
-class NetworkMode(NamedTuple):
-    """The precision of a network, and whether its weights and features have the channels-last memory format."""
-
-    amp: Amp
-    channels_last: bool
-
-
-def select_training_mode(device: torch.device, settings: TrainConfig) -> NetworkMode:
-    """The precision and memory format that ``settings`` name; "auto" is what suits the device.
+def select_training_mode(device: torch.device, settings: TrainConfig) -> tuple[Amp, bool]:
+    """The precision that ``settings`` name, and whether the memory format is channels-last; "auto" suits the device.
 
     On a CPU "auto" is float32 in the contiguous format, so that a run does not depend on the instructions of the CPU.
     On accelerators it is the precision of prediction, and in half precision the channels-last format of tensor cores.
@@ -49,7 +42,7 @@ def select_training_mode(device: torch.device, settings: TrainConfig) -> Network
     channels_last = settings.channels_last
     if channels_last == "auto":
         channels_last = device.type != "cpu" and amp != "off"
-    return NetworkMode(amp, channels_last)
+    return amp, channels_last
 
 
 def autocast(device: torch.device, amp: Amp) -> contextlib.AbstractContextManager[Any]:

@@ -110,16 +110,15 @@ class ModelWithLoss(nn.Module):
 
 def build_model(config: Config, network: PoseNet, device: torch.device) -> ModelWithLoss:
     """The network with targets and loss, moved to a device in the configured precision and memory format."""
-    mode = select_training_mode(device, config.train)
-    network.channels_last = mode.channels_last
-    layout = torch.channels_last if mode.channels_last else torch.contiguous_format
+    amp, network.channels_last = select_training_mode(device, config.train)
+    layout = torch.channels_last if network.channels_last else torch.contiguous_format
     network.to(device=device, memory_format=layout)  # type: ignore[call-overload]
     renderer, loss, teacher = TargetRenderer.from_config(config), make_loss(config), None
     if config.train.teacher:
         from posenet.training.teacher import load_teacher  # a part of the package that may be left out
 
         teacher = load_teacher(config, device)
-    model = ModelWithLoss(network, renderer, loss, mode.amp, teacher)
+    model = ModelWithLoss(network, renderer, loss, amp, teacher)
     if config.parallel.compile:
         model.compile()
     return model

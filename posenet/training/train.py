@@ -167,7 +167,8 @@ def _train(
         torch.default_generator.manual_seed(settings.train.seed)
         _log.info("%s", describe_training_mode(runtime.device, settings.train))
         # Values in place of "auto", so that a resumed run keeps them.
-        settings = with_settings(settings, "train", **select_training_mode(runtime.device, settings.train)._asdict())
+        amp, channels_last = select_training_mode(runtime.device, settings.train)
+        settings = with_settings(settings, "train", amp=amp, channels_last=channels_last)
 
         # The parts, and what a checkpoint contains of them.
         run = Run(settings, runtime, checkpoint is None, max_steps, stop_requested)
