@@ -23,16 +23,12 @@ MIN_EXAMPLES = 20
 """Smallest number of annotations for measuring a layout."""
 MIN_SPREAD = 0.1
 """Smallest spread of a keypoint in a layout, in lengths of the torso."""
-MAX_MEASURED = 300
-"""So many annotations are enough to measure how long parts are."""
 MAX_BRIDGED = 4
 """A bridge leads over a keypoint with no more parts than this."""
 MANY_KEYPOINTS = 64
 """An object with more keypoints has no bridges over numbered ones: those of faces and fingers are close together."""
 PARTS_PER_KEYPOINT = 2
 """Bridges are added up to this number of parts for each keypoint."""
-FITTING_ROUNDS = 5
-"""Number of times that the examples are fitted to the mean shape and the mean shape is computed again."""
 
 COMMENTS = {
     "keypoints": "With the names and in the order of the annotation file.",
@@ -121,7 +117,7 @@ def skeleton_of(annotations: str | Path) -> Skeleton:
 def measure_layout(names: Sequence[str], joints: np.ndarray) -> dict[str, tuple[float, float]]:
     """Measure ``Skeleton.layout`` on annotated keypoints.
 
-    Every example is moved and scaled to fit the mean shape, then the mean shape is computed again, and so on. The
+    Every example is moved and scaled to fit the mean shape, then the mean shape is computed again, five times. The
     result is scaled to the size of COCO's layout, because the decoder's constants are in that unit, lengths of the
     torso. It is empty if too few of the (P, K, 3) ``joints`` are labelled.
     """
@@ -133,7 +129,7 @@ def measure_layout(names: Sequence[str], joints: np.ndarray) -> dict[str, tuple[
         return {}
     own_centres, own_sizes = _centres_and_sizes(points, weights)
     centres, sizes = own_centres, own_sizes
-    for _ in range(FITTING_ROUNDS):
+    for _ in range(5):
         fitted = (points - centres) / sizes
         shape = np.broadcast_to(np.average(fitted, 0, weights, keepdims=True), fitted.shape)
         # Compare each example with the mean positions of the keypoints that are labelled in it.
@@ -207,7 +203,7 @@ def _draw_parts(category: Category, left_right: Sequence[Pair], joints: np.ndarr
 
 def _by_length(names: Sequence[str], joints: np.ndarray) -> list[Pair]:
     """All pairs of keypoints, the shortest first, in sizes of the objects; by the order of the names if unlabelled."""
-    joints = joints[:MAX_MEASURED]
+    joints = joints[:300]  # so many are enough to measure lengths
     points = np.where(joints[..., 2:] > 0, joints[..., :2], np.nan)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of keypoints that are never labelled together

@@ -20,7 +20,6 @@ from posenet.settings import CheckpointConfig
 LOCK_FILE = "run.lock"
 LOCK_SECONDS = 15.0
 """How long to wait for the lock. Data workers inherit it and end some seconds after a trainer that was killed."""
-STATUS_FILE = "run.status"
 RunStatus = Literal["running", "stopped", "finished", "failed"]
 """running: it has started; if no process of it is left, it was killed. stopped: a signal has stopped it, and --resume
 continues it. finished: it has done all epochs or --max-steps, or has stopped early. failed: it has ended with an
@@ -177,9 +176,9 @@ def run_lock(folder: Path) -> Iterator[None]:
 
 
 def write_status(folder: Path, status: RunStatus) -> None:
-    """Write the status of a run, a word in a file of its folder.
+    """Write the status of a run, a word in the file ``run.status`` of its folder.
 
     Scripts read it, because torchrun turns every exit status into 0 or 1, and srun reports the highest of all tasks.
     """
     with contextlib.suppress(OSError):  # as on a full disk: training goes on without it
-        write_atomically(folder / STATUS_FILE, f"{status}\n".encode())
+        write_atomically(folder / "run.status", f"{status}\n".encode())

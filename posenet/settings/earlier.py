@@ -53,8 +53,6 @@ CONSTANTS: dict[str, Any] = {
     "tracking.smooth_speed": 2.5,
 }
 """Settings before 0.7 that are constants now, with the values that they have."""
-STEP_SECTIONS = ("augment.", "targets.", "loss.", "optim.", "distill.")
-"""Sections whose settings decide what a step computes."""
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +79,8 @@ def upgrade(tables: Mapping[str, Any], source: str) -> dict[str, Any]:
 
 def require_same_constants(tables: Mapping[str, Any], path: Path) -> None:
     """``ConfigError`` if a step of the run of a checkpoint computed something else than it would now."""
-    names = [name for name in CONSTANTS if name.startswith(STEP_SECTIONS) and _differs(tables, name)]
+    sections = ("augment.", "targets.", "loss.", "optim.", "distill.")
+    names = [name for name in CONSTANTS if name.startswith(sections) and _differs(tables, name)]
     if names:
         changed = ", ".join(f"{name} (now {CONSTANTS[name]})" for name in names)
         raise ConfigError(

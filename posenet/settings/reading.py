@@ -30,8 +30,6 @@ DATA_KEYS = ("train", "val", "val_images", "val_annotations")
 """Settings of ``data`` that name the data."""
 TRAINING_CODE_KEYS = ("model.network", "loss.function", "data.transform")
 """Settings that name code of the user which decides what a step computes, as "module:name"."""
-CODE_KEYS = (*TRAINING_CODE_KEYS, "log.callbacks")
-"""All settings that name code of the user; see ``posenet.extensions``."""
 
 Settings = TypeVar("Settings")
 """``Config`` or one of its sections."""
@@ -126,7 +124,7 @@ def _update(tables: dict[str, Any], changes: Mapping[str, Any]) -> None:
 
 def _allow_code(tables: Mapping[str, Any], folder: Path) -> None:
     """Allow the code that the tables of a file or an override name, which is looked for in a folder."""
-    for section, _, key in (key.partition(".") for key in CODE_KEYS):
+    for section, _, key in (key.partition(".") for key in (*TRAINING_CODE_KEYS, "log.callbacks")):
         table = tables.get(section)
         names = table.get(key) if isinstance(table, Mapping) else None
         for name in names if isinstance(names, (list, tuple)) else [names]:

@@ -31,7 +31,6 @@ PATH_SETTINGS = frozenset({*(f"data.{key}" for key in DATA_KEYS), "train.weights
 
 The initial weights are not compared, because all ranks start from those of rank 0. Images for the AP are not compared.
 """
-MAX_NAMED_DIFFERENCES = 5
 
 Experiment = Config | str | Path | None  # see above
 
@@ -186,7 +185,7 @@ def require_same_run(ranks: Ranks, inputs: Mapping[str, Any]) -> None:
         if expected.get(name) != found.get(name)
     ]
     if differences:
-        named = "; ".join(differences[:MAX_NAMED_DIFFERENCES])
+        named = "; ".join(differences[:5])
         error = ConfigError(f"the processes differ in {named}; start all with the same settings, data and code")
         ranks.raise_on_all(error if ranks.is_main else None)
 

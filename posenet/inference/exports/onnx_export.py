@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from posenet.devices.precision import Amp
 
-OPSET = 17
 CALIBRATION_IMAGES = 64
 """Number of images on which the ranges of an 8-bit file are measured. More change the ranges little."""
 FLOAT_CONVOLUTIONS = 2
@@ -90,7 +89,7 @@ def build_onnx(network: nn.Module, config: Config, *, for_quantization: bool = F
                 INPUT: {0: "batch", 1: "height", 2: "width"},
                 OUTPUT: {0: "batch", 2: "map_height", 3: "map_width"},
             },
-            opset_version=OPSET,
+            opset_version=17,
             dynamo=False,
         )
     model = onnx.load_model_from_string(file.getvalue())

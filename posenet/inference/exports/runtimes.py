@@ -32,8 +32,6 @@ PROPERTY = "posenet"
 CONSTANTS = {"format": 2, "multiple": INPUT_MULTIPLE, "stride": MAP_STRIDE}
 """Entries that are the same in all files of this version. Files of format 1 computed candidates instead of maps."""
 _OPENVINO_PRECISIONS = {"off": "f32", "bf16": "bf16", "fp16": "f16"}
-_ORT_ERRORS_ONLY = 3
-"""A logging level of ONNX Runtime."""
 
 
 def require_packages(*packages: str) -> None:
@@ -182,6 +180,6 @@ def _load_with_onnxruntime(model: bytes, device: str, amp: str, threads: int) ->
         raise ConfigError(f"ONNX Runtime runs files on the CPU, not on {device!r}; use PyTorch on other devices")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
-    options.log_severity_level = _ORT_ERRORS_ONLY
+    options.log_severity_level = 3  # errors only
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     return lambda images: session.run([OUTPUT], {INPUT: images})[0], session.get_modelmeta().custom_metadata_map
