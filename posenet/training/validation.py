@@ -144,16 +144,12 @@ class CocoValidation:
         results: list[dict[str, Any]] = []
         sizes: list[Sizes] = []
         images = itertools.takewhile(lambda _: not stop_requested(), self.share)
-        with (
-            contextlib.closing(predict_annotated_images(predictor, images)) as predicted,
-            progress_bar(title="predict", total=len(self.share)) as bar,
-        ):
-            for index, item in enumerate(predicted):
+        with contextlib.closing(predict_annotated_images(predictor, images)) as predicted:
+            for index, item in enumerate(progress_bar(predicted, "predict", len(self.share))):
                 results += item.to_coco(self.split.category)
                 sizes.append(item.sizes)
                 if index in self.drawn_indices:
                     drawn.append(item)
-                bar.update()
         if stop_requested():
             return None
         log_resized(sizes)
