@@ -68,20 +68,17 @@ def _read_cvat(elements: Iterable[ElementTree.Element], source: Source, name: st
         group = element.get("group_id", "0")
         key = None if group == "0" else group
         if element.tag == "box":
-            corners = [[float(element.attrib[axis + end]) for axis in "xy"] for end in ("tl", "br")]
-            shapes.append((key, _area(label, corners)))
+            item = _area(label, [[float(element.attrib[axis + end]) for axis in "xy"] for end in ("tl", "br")])
         elif element.tag == "polygon":
-            shapes.append((key, _area(label, _corners(element), is_outline=True)))
+            item = _area(label, _corners(element), is_outline=True)
         elif element.tag == "skeleton":
-            shapes.append((key, Object(label, {name: place for child in element for name, place in _points(child)})))
-        elif element.tag == "points":
-            own = _points(element)
-            if len(own) == 1:
-                shapes.append((key, Object("", dict(own))))
-            else:
-                numbered = {f"keypoint_{number}": place for number, (_, place) in enumerate(own, 1)}
-                shapes.append((key, Object(label, numbered)))
-    shapes = [(key, item) for key, item in shapes if item.points or item.box]
+            item = Object(label, {name: place for child in element for name, place in _points(child)})
+        elif len(own := _points(element)) == 1:
+            item = Object("", dict(own))
+        else:
+            item = Object(label, {f"keypoint_{number}": place for number, (_, place) in enumerate(own, 1)})
+        if item.points or item.box:
+            shapes.append((key, item))
     return group_shapes(shapes, source, name)
 
 
