@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 
 from torch import Tensor
 
-from posenet.errors import CheckpointError
 from posenet.settings import NUM_SCALES
 
 PREFIX = "posenet."
@@ -25,26 +24,20 @@ def rename_to_ours(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
     A name that is not a published one is kept, so that loading the result reports it.
     """
-    return {_rename(name.removeprefix(PREFIX), _PUBLISHED_TO_OURS) or name: tensor for name, tensor in state.items()}
+    return {_rename(name.removeprefix(PREFIX), _PUBLISHED_TO_OURS): tensor for name, tensor in state.items()}
 
 
 def rename_to_published(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Our state dict with the published names, in the same order; ``CheckpointError`` if a name is not ours."""
-    renamed = {}
-    for name, tensor in state.items():
-        published = _rename(name, _OURS_TO_PUBLISHED)
-        if published is None:
-            raise CheckpointError(f"{name} has no published name: pass the state dict of an unwrapped PoseNet")
-        renamed[PREFIX + published] = tensor
-    return renamed
+    """The state dict of a ``PoseNet`` with the published names, in the same order."""
+    return {PREFIX + _rename(name, _OURS_TO_PUBLISHED): tensor for name, tensor in state.items()}
 
 
-def _rename(name: str, table: Mapping[str, str]) -> str | None:
+def _rename(name: str, table: Mapping[str, str]) -> str:
     """Look up the module of a parameter in ``table``; the last part (weight, running_mean, ...) stays the same."""
     module, _, tensor = name.rpartition(".")
     renamed = table.get(_STACK_INDEX.sub(r"\1.#.", module))
     if renamed is None:
-        return None
+        return name
     match = _STACK_INDEX.match(module)
     stack = match[2] if match else ""
     return f"{renamed}.{tensor}".replace("#", stack)
