@@ -26,20 +26,20 @@ _INPUTS = "inputs source checkpoint weights config annotations results images im
 """Names of the arguments that are paths of inputs."""
 
 
-def add_switch(container: ArgumentContainer, name: str, help: str) -> None:
+def add_switch(container: ArgumentContainer, name: str, help: str, default: Any = False) -> None:
     """Declare a flag that turns something on."""
-    container.add_argument(name, action="store_true", help=help)
+    container.add_argument(name, action="store_true", default=default, help=help)
 
 
-def add_quiet_option(parser: argparse.ArgumentParser) -> None:
+def add_quiet_option(parser: argparse.ArgumentParser, default: Any = False) -> None:
     """Declare ``--quiet``."""
-    add_switch(parser, "--quiet", "show no progress, and only warnings and errors")
+    add_switch(parser, "--quiet", "show no progress, and only warnings and errors", default)
 
 
 def add_action(actions: Any, name: str, text: str) -> argparse.ArgumentParser:
     """Add the parser of an action to what ``add_subparsers`` of a tool has returned."""
     action: argparse.ArgumentParser = actions.add_parser(name, help=text, description=text)
-    add_quiet_option(action)
+    add_quiet_option(action, default=argparse.SUPPRESS)  # where it is before the action, it counts too
     return action
 
 

@@ -29,6 +29,11 @@ def test_the_negative_form_of_a_setting_turns_it_off() -> None:
     assert values == [None, True, False]
 
 
+def test_an_action_is_quiet_whether_the_flag_comes_before_or_after_it() -> None:
+    parse = make_parser("weights", "weights").parse_args
+    assert [parse(words.split()).quiet for words in ("--quiet list", "list --quiet", "list")] == [True, True, False]
+
+
 def test_the_paths_that_flags_name_as_inputs_are_never_replaced() -> None:
     args = argparse.Namespace(
         checkpoint="a.pth",
