@@ -1,4 +1,4 @@
-"""Download images from web addresses, within limits of size and time."""
+"""Web addresses: whether a text is one, images at one within limits of size and time, and errors of downloads."""
 
 import base64
 import contextlib

@@ -317,14 +317,14 @@ def _find_frames(
         if header is None or header.orientation == 1 or entry.get("exif_frame") == "displayed":  # as in the normal form
             continue
         height, width = images.sizes[row].tolist()
-        frame, is_open = _frame_of(header, (height, width), exif_frame)
+        frame, is_ambiguous = _frame_of(header, (height, width), exif_frame)
         is_annotated = canonical_id(entry.get("id")) in annotated
-        by_setting[row] = is_open and is_annotated
+        by_setting[row] = is_ambiguous and is_annotated
         is_mirrored[row] = frame == "stored" and is_annotated and header.orientation in MIRRORING
         if frame == "stored" and not is_mirrored[row]:
             turns[row] = header.orientation
         # What only the setting decides, and leaves as it is, may be decided otherwise later.
-        if not is_open or frame == "stored":
+        if not is_ambiguous or frame == "stored":
             entries[row] = entry | {"exif_frame": "displayed"}
     adjustments.add_rows("warning", "exif-by-setting", by_setting, images.names)
     return replace(images, entries=entries, turns=turns).leave_out(
@@ -368,12 +368,12 @@ def _compare_frames(images: _Images, columns: AnnotationColumns, adjustments: Ad
     """Contradict sizes of the stored pixels if the keypoints in an image are far outside these, and not outside the
     displayed image. Label Studio exports such files in COCO's format."""
     sizes = images.sizes[columns.image_rows]
-    is_open = images.turns[columns.image_rows] >= QUARTER_TURN
+    is_turned_sideways = images.turns[columns.image_rows] >= QUARTER_TURN
     ends = columns.keypoints[..., :2].max(axis=1, where=columns.is_labelled[..., None], initial=0)
     margins = FAR_OUTSIDE * sizes.max(axis=1, keepdims=True, initial=1)
     is_outside = (ends > sizes[:, ::-1] + margins).any(axis=1) & (ends <= sizes + margins).all(axis=1)
-    if (is_open & is_outside).any():
-        rows = np.unique(columns.image_rows[is_open & is_outside]).tolist()
+    if (is_turned_sideways & is_outside).any():
+        rows = np.unique(columns.image_rows[is_turned_sideways & is_outside]).tolist()
         adjustments.add("contradiction", "exif-size", [images.names[row] for row in rows])
 
 

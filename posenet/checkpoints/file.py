@@ -132,6 +132,6 @@ def _check_archive(file: BinaryIO) -> None:
         # PyTorch reads nothing, and says nothing, where an entry is a folder. Of two entries with one name, only one is
         # verified.
         has_folders = any(entry.external_attr & _FOLDER_ATTRIBUTE for entry in entries)
-        has_twins = len({entry.filename for entry in entries}) < len(entries)
-        if is_compressed or is_larger or has_folders or has_twins or archive.testzip() is not None:
+        has_repeated_names = len({entry.filename for entry in entries}) < len(entries)
+        if is_compressed or is_larger or has_folders or has_repeated_names or archive.testzip() is not None:
             raise zipfile.BadZipFile

@@ -40,7 +40,7 @@ class CheckpointFolder:
         self.settings = settings or CheckpointConfig()
         self.last = path / "last.pth"
         self.best = path / "best.pth"
-        self.saved_step = 0  # the step of the newest checkpoint
+        self.saved_step = 0  # the step of the newest checkpoint, written or attempted
         self._saved_at = time.monotonic()
         self._failure = ""  # why the newest checkpoint could not be written
 

@@ -166,7 +166,7 @@ class PoseDataset(Dataset[Batch]):
         if self.augment is not None:
             augmentation = Augmentation.draw(self.augment, self.seed, *key)
         record, person_row = self.read_record(key[1])
-        matrix = self.frame(record, person_row, augmentation)
+        matrix = self.warp_matrix(record, person_row, augmentation)
         image_size = (record.width, record.height)
         # Outside the image there are no people, and the loss supervises if the image has annotations.
         warp_mask(record.person_mask, image_size, matrix, border=0, out=person_mask)
@@ -188,7 +188,7 @@ class PoseDataset(Dataset[Batch]):
         image, person = self.rows[index % len(self)].tolist()  # a sample that is repeated has several indices
         return self.store.read_record(image), person
 
-    def frame(self, record: Record, person_row: int, augmentation: Augmentation) -> np.ndarray:
+    def warp_matrix(self, record: Record, person_row: int, augmentation: Augmentation) -> np.ndarray:
         """The warp that frames a person, or with ``NO_PERSON`` the whole image; see ``Augmentation.matrix``."""
         height, width = self.size
         if person_row == NO_PERSON:

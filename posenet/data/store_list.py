@@ -33,7 +33,7 @@ class DataSet(NamedTuple):
     name: str
     weight: float = 1.0  # how often an epoch draws each of its samples, on average
     mapping: KeypointMapping | None = None  # from the store's skeleton to the network's; None if they are the same
-    is_alone: bool = False  # a path, not a table
+    is_plain_path: bool = False  # not a table of the setting
 
 
 class StoreList(AbstractContextManager["StoreList"]):
@@ -155,9 +155,9 @@ def open_data_sets(setting: DataSets, skeleton: Skeleton | None) -> StoreList:
             skeleton = skeleton or own
             is_same = (own.keypoints, own.derived) == (skeleton.keypoints, skeleton.derived)
             mapping = None if is_same else KeypointMapping(own, skeleton)
-            sets.append(DataSet(store, table.label, table.weight, mapping, is_alone=table is not item))
+            sets.append(DataSet(store, table.label, table.weight, mapping, is_plain_path=table is not item))
     assert skeleton is not None  # there is at least one store
-    for number, (store, name, _, mapping, is_alone) in enumerate(sets):
+    for number, (store, name, _, mapping, is_plain_path) in enumerate(sets):
         if mapping is not None and not mapping.has_common_keypoints:
             raise DataError(
                 f"data set {name} shares no keypoint with model.skeleton: it has {', '.join(mapping.ignored)}; give "
@@ -167,7 +167,7 @@ def open_data_sets(setting: DataSets, skeleton: Skeleton | None) -> StoreList:
             if other.store.fingerprint == store.fingerprint:
                 raise DataError(f"data sets {other.name} and {name} are the same; give one, with a larger weight")
             shared = find_shared_images(other.store, store)
-            if is_alone and other.is_alone and len(shared):
+            if is_plain_path and other.is_plain_path and len(shared):
                 raise DataError(
                     f"{other.store.path} and {store.path} share {len(shared)} images, such as image {shared[0, 1]} of "
                     "the second; name stores with different images, or list them as tables to draw from both: "

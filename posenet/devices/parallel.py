@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel, scatter
 
 from posenet.devices.device import select_device
-from posenet.devices.ranks import DEFAULT_TIMEOUT_MINUTES, RankInfo, Result, meeting_point, rank_info
+from posenet.devices.ranks import DEFAULT_TIMEOUT_MINUTES, RankInfo, Result, rank_info, rendezvous_address
 from posenet.devices.runtime import Runtime
 from posenet.devices.sync_batch_norm import GroupBatchNorm2d
 from posenet.errors import ConfigError, ConnectError
 from posenet.messages import first_sentence
 
-FAREWELL_SECONDS = 2.0
+SHUTDOWN_SECONDS = 2.0
 """Time for which rank 0 serves the others, which look for a mistake, before it ends."""
 
 Store = Any  # PyTorch has no types for its stores
@@ -207,7 +207,7 @@ def _join_processes(info: RankInfo, timeout: timedelta, seconds: float) -> dist.
     if info.world_size == 1:
         init_group(store=dist.HashStore())  # type: ignore[attr-defined]  # PyTorch does not list it in __all__
         return None
-    host, port = meeting_point(info, os.environ)
+    host, port = rendezvous_address(info, os.environ)
     deadline = time.monotonic() + seconds
 
     def meet() -> None:
@@ -220,7 +220,7 @@ def _join_processes(info: RankInfo, timeout: timedelta, seconds: float) -> dist.
             _compare_ranks(store, info, deadline, f"{host}:{port}")
         init_group(store=store)
 
-    _call_within(seconds + FAREWELL_SECONDS + 1, meet, f"the processes did not connect at {host}:{port}")
+    _call_within(seconds + SHUTDOWN_SECONDS + 1, meet, f"the processes did not connect at {host}:{port}")
     return None
 
 
@@ -249,7 +249,7 @@ def _compare_ranks(store: Store, info: RankInfo, deadline: float, where: str) ->
             return
         time.sleep(0.1)
     if info.rank == 0:  # it serves the store, where the others look
-        time.sleep(FAREWELL_SECONDS)
+        time.sleep(SHUTDOWN_SECONDS)
     error = ConnectError if is_possible else ConfigError
     raise error(
         f"only these processes came to {where}: {', '.join(f'rank {line}' for line in arrived[:8])}; "

@@ -85,7 +85,7 @@ def is_restarted(environment: Mapping[str, str]) -> bool:
     return any(int(count or 0) > 0 for count in counts)
 
 
-def meeting_point(info: RankInfo, environment: Mapping[str, str]) -> tuple[str, int]:
+def rendezvous_address(info: RankInfo, environment: Mapping[str, str]) -> tuple[str, int]:
     """The address and the port at which the processes of a launcher meet; rank 0 listens there.
 
     MASTER_ADDR and MASTER_PORT decide. Without them, processes that are all on this machine meet at 127.0.0.1, and

@@ -268,7 +268,7 @@ class Predictor:
         return 1
 
 
-class Batch(NamedTuple):
+class FrameBatch(NamedTuple):
     """Frames that run together, and their places in the order of all frames."""
 
     places: list[int]
@@ -282,25 +282,27 @@ class Batch(NamedTuple):
         return sum(frame.image.nbytes for frame in self.frames)
 
 
-def _fill_batches(predictor: Predictor, frames: Iterable[Frame]) -> Generator[Batch, None, None]:
+def _fill_batches(predictor: Predictor, frames: Iterable[Frame]) -> Generator[FrameBatch, None, None]:
     """Batches of frames with network inputs of the same size. One that could not be read, or is live, is alone."""
     settings = predictor.settings
-    waiting: dict[object, Batch] = {}  # by the sizes of their network inputs; the batch that waits longest comes first
+    waiting: dict[
+        object, FrameBatch
+    ] = {}  # by the sizes of their network inputs; the longest waiting comes first
     bytes_read = 0
     group: object = None  # the block of images, or the video, whose frames run together
     failures: list[Exception] = []
 
-    def longest_waiting() -> Batch:
+    def longest_waiting() -> FrameBatch:
         return next(iter(waiting.values()))
 
-    def take(number: int) -> list[Batch]:
+    def take(number: int) -> list[FrameBatch]:
         return [waiting.pop(key) for key in [*waiting][:number]]
 
     for place, frame in enumerate(keep_failure(frames, failures)):
         if waiting and place - longest_waiting().places[0] >= WINDOW_BATCHES * settings.batch_size:
             yield from take(1)
         if frame.error is not None:
-            yield Batch([place], [frame])
+            yield FrameBatch([place], [frame])
             continue
         last_group = group
         group = object() if frame.is_live else (frame.source.block, None if frame.number is None else frame.source)
@@ -311,7 +313,7 @@ def _fill_batches(predictor: Predictor, frames: Iterable[Frame]) -> Generator[Ba
             yield from take(1)
         height, width = frame.image.shape[:2]
         key = tuple(Letterbox.fit((height, width), settings, scale).padded for scale in settings.scales)
-        batch = waiting.setdefault(key, Batch([], [], bytes_read))
+        batch = waiting.setdefault(key, FrameBatch([], [], bytes_read))
         batch.places.append(place)
         batch.frames.append(frame)
         bytes_read += size
@@ -322,10 +324,10 @@ def _fill_batches(predictor: Predictor, frames: Iterable[Frame]) -> Generator[Ba
         raise failure
 
 
-def _run_batches(predictor: Predictor, batches: Iterable[Batch]) -> Generator[tuple[int, Result], None, None]:
+def _run_batches(predictor: Predictor, batches: Iterable[FrameBatch]) -> Generator[tuple[int, Result], None, None]:
     """Results with the places of their frames, in the order of the batches."""
     failures: list[Exception] = []
-    running: deque[tuple[Batch, Future[list[Result]]]] = deque()
+    running: deque[tuple[FrameBatch, Future[list[Result]]]] = deque()
 
     # Each stage waits for the one before. The batches pass every stage in their order.
 
@@ -340,7 +342,7 @@ def _run_batches(predictor: Predictor, batches: Iterable[Batch]) -> Generator[tu
         batch, results = running.popleft()
         yield from zip(batch.places, results.result())
 
-    def is_room_for(batch: Batch) -> bool:
+    def is_room_for(batch: FrameBatch) -> bool:
         total = sum(other.size for other, _ in running) + batch.size
         return not running or (len(running) < RUNNING_BATCHES and total <= RUNNING_BYTES)
 

@@ -38,10 +38,12 @@ from posenet.training.inputs import (
     require_same_run,
 )
 from posenet.training.log import Report
-from posenet.training.optimizer import WeightAverage, freeze, learning_rate, make_optimizer, set_train_mode
-from posenet.training.resume import Progress, restore_weights, state_of
+from posenet.training.optimizer import freeze, learning_rate, make_optimizer, set_train_mode
+from posenet.training.progress import Progress
+from posenet.training.resume import restore_weights, state_of
 from posenet.training.step import TrainStep, build_model
 from posenet.training.validation import CocoValidation, validation_loss
+from posenet.training.weight_average import WeightAverage
 
 _log = logging.getLogger(__name__)
 

@@ -21,9 +21,9 @@ from posenet.devices.ranks import (
     first_host,
     is_restarted,
     join_ranks,
-    meeting_point,
     rank_info,
     rank_of_process,
+    rendezvous_address,
     run_in_all_processes,
 )
 from posenet.errors import ConfigError
@@ -115,7 +115,7 @@ def test_incomplete_or_impossible_numbers_are_refused(environment: dict[str, str
 
 
 def where(environment: dict[str, str]) -> tuple[str, int]:
-    return meeting_point(rank_info(environment), environment)
+    return rendezvous_address(rank_info(environment), environment)
 
 
 def test_processes_meet_where_the_user_or_the_launcher_says() -> None:

@@ -20,7 +20,7 @@ from posenet.checkpoints.file import read_checkpoint, write_checkpoint
 from posenet.errors import CheckpointError, ConfigError
 from posenet.settings import Config, load_config
 from posenet.training.inputs import folder_of_run
-from posenet.training.resume import Progress, config_of_run, find_checkpoint
+from posenet.training.resume import config_of_run, find_checkpoint
 from tests.helpers.process_groups import fork_ranks, run_in_processes
 from tests.helpers.process_runs import assert_same_run, find_differences, fork_process, wait_for_exit
 from tests.helpers.run_logs import read_log
@@ -367,28 +367,3 @@ def test_a_dynamic_loss_scale_is_restored_and_starts_again_after_a_fixed_one(sto
         train_tiny(stores, folder, "train.amp=fp16", "train.loss_scale=0", resume=True, max_steps=4)
         expected = 2**16 if fixed else before
         assert last(folder)["scaler"]["scale"] in (expected, expected / 2) and before < 2**16
-
-
-def test_the_mean_loss_leaves_out_skipped_steps_and_starts_again_in_every_epoch() -> None:
-    progress = Progress(replaced=7)
-    assert progress.mean_loss is None
-    for loss in (1.0, None, 4.0):
-        progress.count_step(loss)
-    assert (progress.mean_loss, progress.step, progress.total_steps, progress.skipped) == (2.5, 3, 3, 1)
-    progress.start_next_epoch()
-    assert progress == Progress(epoch=1, total_steps=3)
-
-
-def test_a_greater_ap_and_a_smaller_validation_loss_are_better_and_kinds_are_not_compared() -> None:
-    progress = Progress()
-    assert [progress.record_score("AP", value) for value in (0.1, 0.4, 0.3, 0.4)] == [True, True, False, True]
-    assert not progress.record_score("AP", None)
-    assert (progress.best, progress.stale) == (0.4, 2), "an epoch without a score is neither better nor worse"
-    assert [progress.record_score("val_loss", value) for value in (9.0, 8.0, 8.5)] == [True, True, False]
-    assert (progress.best, progress.stale, progress.best_kind) == (-8.0, 1, "val_loss")
-
-
-def test_a_position_of_wrong_values_is_refused() -> None:
-    for field, value in {"epoch": [1], "step": -5, "loss_sum": None, "best_kind": 3}.items():
-        with pytest.raises(ValueError, match=f"^{field} is "):
-            Progress(**{field: value})

@@ -94,7 +94,7 @@ def decode_and_warp(dataset: PoseDataset, batches: list[list[SampleKey]]) -> obj
     for epoch, index in itertools.chain.from_iterable(batches):
         record, person_row = dataset.read_record(index)
         augmentation = Augmentation.draw(dataset.augment, dataset.seed, epoch, index)
-        matrix = dataset.frame(record, person_row, augmentation)
+        matrix = dataset.warp_matrix(record, person_row, augmentation)
         reduction = largest_reduction(matrix)
         samples.append((record, matrix, reduction if record.allows_reduction(reduction) else 1))
     out = np.empty((*dataset.size, 3), np.uint8)
