@@ -285,9 +285,7 @@ class FrameBatch(NamedTuple):
 def _fill_batches(predictor: Predictor, frames: Iterable[Frame]) -> Generator[FrameBatch, None, None]:
     """Batches of frames with network inputs of the same size. One that could not be read, or is live, is alone."""
     settings = predictor.settings
-    waiting: dict[
-        object, FrameBatch
-    ] = {}  # by the sizes of their network inputs; the longest waiting comes first
+    waiting: dict[object, FrameBatch] = {}  # by the sizes of their network inputs; the longest waiting comes first
     bytes_read = 0
     group: object = None  # the block of images, or the video, whose frames run together
     failures: list[Exception] = []

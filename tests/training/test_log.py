@@ -75,9 +75,11 @@ def test_a_callback_that_fails_at_the_start_ends_the_run_and_the_last_started_en
     assert not (tmp_path / "last.pth").exists()
 
 
-def test_a_resumed_run_appends_to_its_logs_and_a_closed_one_receives_nothing(stores: Stores, tmp_path: Path) -> None:
+def test_a_resumed_run_appends_to_its_logs_and_a_closed_one_receives_nothing(
+    stores: Stores, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     package = logging.getLogger("posenet")
-    package.setLevel(logging.NOTSET)
+    caplog.set_level(logging.NOTSET, "posenet")
     before = package.level, list(package.handlers)
     for steps in (2, 4):
         train_tiny(stores, tmp_path, resume=True, max_steps=steps)
