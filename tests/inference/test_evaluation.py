@@ -27,7 +27,7 @@ from posenet.skeleton import COCO
 from tests.helpers.drawn_data import document, person, write_annotations
 from tests.helpers.image_bytes import encode, with_orientation
 from tests.helpers.networks import write_checkpoint
-from tests.helpers.process_groups import errors_in_processes
+from tests.helpers.process_groups import errors_in_processes, need_processes
 from tests.helpers.spot_networks import LinearSpotNetwork, spot_image, write_spot_split
 
 
@@ -82,6 +82,7 @@ def test_only_the_first_process_checks_the_output(
     checkpoint: Path, split: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It alone writes: in the folder of another machine, there may be anything."""
+    need_processes()
     monkeypatch.setattr(evaluation, "predict_annotated_images", lambda predictor, images: (_ for _ in ()))
     (tmp_path / "results.json").write_text("")
     ranks = Ranks()
