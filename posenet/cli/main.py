@@ -24,7 +24,7 @@ from typing import Any, NoReturn, TextIO
 import posenet
 from posenet.cli.options import add_quiet_option, describe_default, remedy_for_unknown, with_dashes
 from posenet.devices.ranks import rank_of_process
-from posenet.devices.signals import STOPPED_STATUS
+from posenet.devices.signals import STOPPED_STATUS, repeat_lost_interrupts
 from posenet.errors import ConnectError, OtherRankError, PosenetError
 from posenet.files import STANDARD_OUTPUT, name_file_in_errors
 from posenet.messages import MessageFormatter, is_out_of_memory, suggest, to_printable, to_single_line
@@ -142,11 +142,12 @@ def make_parser(name: str, prog: str) -> ToolParser:
 def run_and_report(task: Callable[[], int | None], prog: str) -> int:
     """Run a task and return its exit status; report an error that the user can fix as one line on standard error."""
     try:
-        status = task() or 0
-        if sys.stdout is not None:
-            with name_file_in_errors(STANDARD_OUTPUT):
-                sys.stdout.flush()
-        return status
+        with repeat_lost_interrupts():
+            status = task() or 0
+            if sys.stdout is not None:
+                with name_file_in_errors(STANDARD_OUTPUT):
+                    sys.stdout.flush()
+            return status
     except KeyboardInterrupt:
         report_error(prog, "interrupted")
         return 130

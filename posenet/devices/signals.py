@@ -2,9 +2,11 @@
 
 import contextlib
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Any
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGUSR1] if hasattr(signal, "SIGUSR1") else []))
 """Signals that ask a run to stop. SLURM announces the end of a job with SIGTERM or SIGUSR1 (``--signal=USR1@120``)."""
@@ -42,3 +44,27 @@ def catch_stop_signals() -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def repeat_lost_interrupts() -> Iterator[None]:
+    """Within this context, a Ctrl-C that Python ignores is repeated.
+
+    Python ignores the exceptions of callbacks of weak references, ``KeyboardInterrupt`` included. h5py runs such
+    callbacks after every read and write, so many a signal is handled there.
+    """
+    show_ignored = sys.unraisablehook
+
+    def repeat_interrupt(ignored: Any) -> None:
+        if isinstance(ignored.exc_value, KeyboardInterrupt):
+            # After the callback, and by a signal to the main thread, so that it also ends a wait of that.
+            main_thread = threading.main_thread().ident
+            threading.Timer(0.05, signal.pthread_kill, (main_thread, signal.SIGINT)).start()
+        else:
+            show_ignored(ignored)
+
+    sys.unraisablehook = repeat_interrupt if hasattr(signal, "pthread_kill") else show_ignored
+    try:
+        yield
+    finally:
+        sys.unraisablehook = show_ignored

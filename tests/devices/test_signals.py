@@ -2,11 +2,15 @@
 
 import os
 import signal
+import sys
 import threading
+import time
+import weakref
+from typing import Any, NoReturn
 
 import pytest
 
-from posenet.devices.signals import STOP_SIGNALS, catch_stop_signals
+from posenet.devices.signals import STOP_SIGNALS, catch_stop_signals, repeat_lost_interrupts
 
 
 def current_handlers() -> list[object]:
@@ -51,3 +55,33 @@ def test_outside_the_main_thread_handlers_stay_as_they_are() -> None:
     thread.start()
     thread.join()
     assert found == [False, before]
+
+
+def raise_where_python_ignores_it(error: type[BaseException]) -> None:
+    """Raise an error in the callback of a weak reference, as h5py runs after every read."""
+
+    def fail(reference: object) -> NoReturn:
+        raise error
+
+    referenced = threading.Event()
+    reference = weakref.ref(referenced, fail)
+    del referenced
+    assert reference() is None
+
+
+def test_ctrl_c_that_python_ignores_is_repeated_and_ends_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda ignored: shown.append(ignored.exc_type))
+    # Programs that a shell starts in the background ignore Ctrl-C, and the tests may be one of them.
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    start = time.monotonic()
+    try:
+        with pytest.raises(KeyboardInterrupt), repeat_lost_interrupts():
+            raise_where_python_ignores_it(ValueError)
+            raise_where_python_ignores_it(KeyboardInterrupt)
+            time.sleep(30)
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    assert time.monotonic() - start < 20
+    raise_where_python_ignores_it(OSError)
+    assert shown == [ValueError, OSError]
