@@ -108,7 +108,10 @@ def check_outputs(
 
 def _hidden_name(path: Path) -> str:
     """How the names of the temporary files and of the lock of a file begin; common file systems allow 255 bytes."""
-    return "." + os.fsencode(path.name)[:191].decode("utf-8", "ignore")
+    name = path.name
+    while len(os.fsencode(name)) > 191:
+        name = name[:-1]
+    return f".{name}"
 
 
 @contextlib.contextmanager
@@ -236,13 +239,18 @@ def _flush_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
-def open_input(path: str | Path) -> io.BufferedReader:
-    """Open an input. ``OSError`` if it cannot be read, or is no regular file and not opened by the shell either."""
+def require_regular_file(path: str | Path) -> None:
+    """Raise ``OSError`` unless an input is a regular file or the shell has opened it: others may never end."""
     mode = os.stat(path).st_mode
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(mode) and not _SHELL_INPUT.fullmatch(str(path)):
         raise OSError(errno.EINVAL, "it is a FIFO, a socket or a device, not a regular file", str(path))
+
+
+def open_input(path: str | Path) -> io.BufferedReader:
+    """Open an input; ``OSError`` if it cannot be read or is no regular file, see ``require_regular_file``."""
+    require_regular_file(path)
     return open(path, "rb")
 
 

@@ -22,7 +22,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 
 from posenet.downloading import download_bytes, is_address, is_data_address, without_credentials
 from posenet.errors import DataError
-from posenet.files import open_input, read_input, write_atomically
+from posenet.files import open_input, read_input, require_regular_file, write_atomically
 from posenet.messages import MAX_REASON, pluralize, to_single_line
 
 _log = logging.getLogger(__name__)
@@ -35,8 +35,6 @@ IMAGE_SUFFIXES = frozenset(".avif .bmp .heic .heif .hif .jpeg .jpg .png .pgm .pp
 """Files that count as images when a folder is listed."""
 WRITABLE_SUFFIXES = frozenset(".bmp .jpeg .jpg .png .ppm .tif .tiff .webp".split())
 """The formats that OpenCV writes everywhere, in colour."""
-MAX_PIXELS = 178_956_970
-"""The largest size of an image, 13377 x 13377 or another shape with as many pixels: the limit of Pillow."""
 ORIENTED_FORMATS = frozenset(["JPEG", "MPO", "PNG", "WEBP"])
 """Pillow's names of the formats with two frames; those of TIFF, HEIC and AVIF files have one here."""
 REDUCTIONS = (8, 4, 2)
@@ -89,7 +87,7 @@ def find_images(
         else:
             if os.path.lexists(item):  # perhaps a FIFO, or a loop of links
                 with image_errors(path):
-                    open_input(path).close()
+                    require_regular_file(path)
             files = sorted(match for match in map(Path, glob.glob(item, recursive=True)) if match.is_file())
         if not files:
             raise DataError(f"no file matches {item}" if glob.has_magic(item) else f"no such file or folder: {item}")
@@ -176,7 +174,7 @@ def _oriented_header(file: BinaryIO) -> ImageHeader | None:
     try:
         image = Image.open(file)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise ValueError(f"is too large (Pillow reads at most {MAX_PIXELS} pixels by default); {_REMEDY}") from error
+        raise ValueError(f"is too large ({str(error).partition(',')[0]}); {_REMEDY}") from error
     except Exception:  # Pillow's plugins raise many kinds for damaged files
         return None
     if image.mode == "LAB":
@@ -187,9 +185,13 @@ def _oriented_header(file: BinaryIO) -> ImageHeader | None:
 
 
 def holds_several_images(path: str | Path) -> bool:
-    """Whether an image file is an animation, or has several pages; Pillow raises any error if it is damaged."""
+    """Whether an image file is an animation, or has several pages. False of one that Pillow cannot open; of one that is
+    cut off, Pillow raises any error."""
     with open_input(path) as file:
-        image = Image.open(file)
+        try:
+            image = Image.open(file)
+        except Exception:
+            return False
         if image.format not in ("AVIF", "GIF", "PNG", "TIFF", "WEBP"):
             return False
         if not isinstance(image, TiffImageFile):

@@ -35,7 +35,6 @@ BESIDE = {
     "exports": "tests/inference/exports docs/deployment.md",
     "published": "tests/checkpoints/published tests/cli/test_weights.py",
     "teacher": "tests/training/test_teacher.py",
-    "earlier": "tests/settings/test_earlier.py",
 }
 COMMANDS = {
     "processes": "train-parallel train-distributed",

@@ -46,7 +46,6 @@ from posenet.annotations.outlines import (
 )
 from posenet.errors import ConfigError, DataError
 from posenet.images import (
-    MAX_PIXELS,
     ImageHeader,
     apply_orientation,
     check_image,
@@ -78,6 +77,8 @@ FAR_OUTSIDE = 0.1
 may well be above the image."""
 TINY_SHARE = 0.01
 """No object covers a smaller share of its box, but thin ones such as ropes, whose areas are above 1."""
+MAX_PIXELS = 178_956_970
+"""Outlines in larger images are not drawn; Pillow does not read such files by default."""
 RECTANGLE_CORNERS = 9
 """An outline of at most so many corners that fills its box is that box."""
 

@@ -1,6 +1,5 @@
 """The weights in checkpoints, given by path or name: ours, the authors' published ones and bare state dicts."""
 
-import dataclasses
 import math
 import re
 from collections.abc import Mapping
@@ -121,9 +120,7 @@ def stored_config(path: str | Path) -> Config:
 
 
 def _config_of(state: Mapping[str, Any], path: Path) -> Config:
-    return config_of_checkpoint(state, path) or dataclasses.replace(
-        Config(), model=infer_network_size(ModelConfig(), extract_weights(state, path), path)
-    )
+    return config_of_checkpoint(state, path) or Config(model=_network_of(extract_weights(state, path), path))
 
 
 def config_of_checkpoint(state: Mapping[str, Any], path: str | Path) -> Config | None:
@@ -233,13 +230,13 @@ def _to_text(name: str) -> str:
     return truncate_for_message(name)[1:-1]
 
 
-def infer_network_size(settings: ModelConfig, weights: dict[str, Tensor], source: str | Path) -> ModelConfig:
-    """``settings`` with the number of stacks and channels that the weights have."""
+def _network_of(weights: Mapping[str, Tensor], source: str | Path) -> ModelConfig:
+    """The default network with the number of stacks and channels that the weights have."""
     try:
         width = 4 * len(weights["stem.entry.conv.weight"])  # the first convolution has a quarter of the width
         second_scale = weights["stacks.0.heads.1.features.0.conv.weight"].shape[1]  # width + growth
         stacks = 1 + max(int(name.split(".")[1]) for name in weights if name.startswith("stacks."))
-        return dataclasses.replace(settings, stacks=stacks, width=width, growth=second_scale - width)
+        return ModelConfig(stacks=stacks, width=width, growth=second_scale - width)
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{source} does not contain the weights of a PoseNet ({error}); give a published file or our checkpoint"

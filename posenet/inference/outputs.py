@@ -363,8 +363,7 @@ def write_coco(path: Path, sources: Sequence[Source], skeleton: Skeleton) -> Ite
         yield write
         about = {"description": "People found by posenet"}
         document = {"info": about, "licenses": [], "categories": [_category(skeleton)]}
-        json.dump(document | {"annotations": annotations, "images": images}, file)
-        file.write("\n")
+        file.write(json.dumps(document | {"annotations": annotations, "images": images}) + "\n")
 
 
 def _category(skeleton: Skeleton) -> dict[str, Any]:

@@ -46,6 +46,6 @@ def build_network(config: Config) -> PoseNet:
         expected = (1, config.model.skeleton.num_channels, INPUT_MULTIPLE // MAP_STRIDE, INPUT_MULTIPLE // MAP_STRIDE)
         if found != expected:
             raise ConfigError(
-                f"model.network={name}: heatmaps returns {found}, not {expected}, for an image of 64 x 64, the smallest"
+                f"model.network={name}: heatmaps returns {found}, not {expected}, for one image of 64 x 64 pixels"
             )
     return cast(PoseNet, network)  # which stands for all networks with its methods

@@ -18,6 +18,7 @@ from posenet import extensions
 from posenet.errors import ConfigError
 from posenet.files import BACKSLASH_REMEDY, parse_toml, read_toml, value_to_toml
 from posenet.messages import suggest, truncate_for_message
+from posenet.settings.earlier import upgrade
 from posenet.settings.sections import Config, DataSets
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton_file import BUILT_IN, load_skeleton, skeleton_from_table, skeleton_to_table
@@ -138,12 +139,7 @@ def config_from_dict(tables: Mapping[str, Any], source: str = "configuration", f
     Those in a checkpoint or an exported file may be of an earlier version; see ``earlier.upgrade``.
     """
     if from_checkpoint:
-        try:
-            from posenet.settings.earlier import upgrade
-        except ModuleNotFoundError:  # a part of the package that may be left out
-            pass
-        else:
-            tables = upgrade(tables, source)
+        tables = upgrade(tables, source)
     try:
         return _build_section(Config, tables, "")
     except ValueError as error:

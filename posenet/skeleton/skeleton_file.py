@@ -64,7 +64,7 @@ def skeleton_from_table(table: Mapping[str, Any]) -> Skeleton:
             raise ValueError(f"{key} is missing or empty")
     file_names = _parse(table.get("file_names", table["keypoints"]), "file_names")
     category = table.get("category", PERSON)
-    if category == PERSON and _has_short_names(table):
+    if _has_short_names(table):
         text = json.dumps(dict(table), default=str)
         for short, name in SHORT_NAMES.items():
             text = text.replace(f'"{short}"', f'"{name}"')
@@ -98,9 +98,9 @@ def skeleton_from_table(table: Mapping[str, Any]) -> Skeleton:
 
 
 def _has_short_names(table: Mapping[str, Any]) -> bool:
-    """Whether the keypoints of a person have the names of version 0.5; another object may well have one at its rear."""
-    names = {*_parse(table["keypoints"], "keypoints"), *_parse(table.get("channels", ()), "channels")}
-    return not names.isdisjoint(SHORT_NAMES) and names <= {*SHORT_NAMES, "nose", "neck"}
+    """Whether keypoints have the names of version 0.5, of both sides: a car may well have a keypoint called Rear."""
+    names = set(_parse(table["keypoints"], "keypoints"))
+    return any({f"R{word[:3]}", f"L{word[:3]}"} <= names for word in _WORDS)
 
 
 def connected_components(keypoints: Sequence[str], parts: Iterable[tuple[str, str]]) -> list[list[str]]:

@@ -20,6 +20,7 @@ from posenet.checkpoints.weights import (
 from posenet.errors import CheckpointError, ConfigError
 from posenet.messages import is_out_of_memory, truncate_for_message
 from posenet.settings import Config, config_differences, config_to_dict, load_config
+from posenet.settings.earlier import require_same_constants
 from posenet.training.inputs import Experiment, describe_inputs, with_settings
 from posenet.training.optimizer import names_to_freeze, restore_optimizer
 from posenet.training.progress import Progress
@@ -29,12 +30,9 @@ if TYPE_CHECKING:
 
 Checkpoint = tuple[Path, dict[str, Any]]  # the path and the content of a checkpoint
 
-NO_EFFECT_ON_LOSSES = (
-    *(f"{section}." for section in ("log", "checkpoint", "inference", "tracking")),
-    *(f"train.{key}" for key in ("epochs", "patience", "evaluate_every")),
-    "data.val",
-)
-"""Beginnings of the settings with which a loss has the size that it has without them."""
+_NO_EFFECT = "log. checkpoint. inference. tracking. train.epochs train.patience train.evaluate_every data.val"
+NO_EFFECT_ON_LOSSES = tuple(_NO_EFFECT.split())
+"""Settings, by the beginnings of their names, that do not change how large losses are."""
 
 _log = logging.getLogger(__name__)
 
@@ -91,12 +89,7 @@ def config_of_run(
         return with_settings(load_config(experiment, overrides), "checkpoint", path=str(folder))
     path, state = checkpoint
     saved = config_of_checkpoint(state, path) or Config()
-    try:
-        from posenet.settings.earlier import require_same_constants
-    except ModuleNotFoundError:  # a part of the package that may be left out
-        pass
-    else:
-        require_same_constants(state["config"], path)
+    require_same_constants(state["config"], path)
     config = with_settings(load_config(experiment, overrides, base=saved), "checkpoint", path=str(folder))
     if changes := saved.model.skeleton.changes_of_network(config.model.skeleton):
         raise ConfigError(

@@ -256,7 +256,7 @@ class Run:
         if found is None:
             self.runtime.raise_on_all(
                 TrainingError(
-                    f"{MAX_SKIPS} steps in a row were skipped, and no checkpoint is from before bad steps; lower "
+                    f"{MAX_SKIPS} steps in a row were skipped, and there is no checkpoint to return to; lower "
                     "optim.lr or raise optim.warmup_epochs"
                 )
             )

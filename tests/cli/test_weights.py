@@ -119,8 +119,7 @@ def test_import_of_our_checkpoint_keeps_its_settings_except_those_that_options_c
     source, output = tmp_path / "last.pth", tmp_path / "mine.pth"
     config = load_config(None, ["inference.height=192"], base=TINY)
     torch.save({"model": random_network(stacks=1).state_dict(), "config": config_to_dict(config)}, source)
-    (tmp_path / "mine.toml").write_text("[inference]\nheight = 320\n")
-    words = ["--config", tmp_path / "mine.toml", "--set", "inference.flip=true"]
+    words = ["--set", "inference.flip=true", "inference.height=320"]
     assert convert("import", source, "--output", output, *words) == 0
     changed = load_model(output)[1]
     assert changed == load_config(None, ["inference.flip=true", "inference.height=320"], base=config)

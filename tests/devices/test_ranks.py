@@ -143,7 +143,7 @@ def test_processes_meet_where_the_user_or_the_launcher_says() -> None:
         (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, "MASTER_ADDR"),  # on two machines
     ],
 )
-def test_an_unknown_meeting_point_is_refused(environment: dict[str, str], name: str) -> None:
+def test_an_unknown_rendezvous_is_refused(environment: dict[str, str], name: str) -> None:
     with pytest.raises(ConfigError, match=name):
         where(environment)
 

@@ -39,6 +39,8 @@ def test_the_built_in_skeleton_of_earlier_versions_is_that_of_today() -> None:
     other = skeleton_from_table(table | {"file_names": [f"kp_{number}" for number in range(17)]})
     assert other.keypoints == COCO.keypoints and other.file_names[0] == "kp_0"
     assert skeleton_from_table(skeleton_to_table(other)) == other
+    more = {"keypoints": ["head", "Rsho", "Lsho"], "parts": [["head", "Rsho"], ["head", "Lsho"]], "category": "clown"}
+    assert "right_shoulder" in skeleton_from_table(more).keypoints, "as in stores and checkpoints of 0.6"
     car = {"keypoints": ["Front", "Rear"], "parts": [["Front", "Rear"]]}
     assert skeleton_from_table(car).keypoints == ("Front", "Rear"), "no right ear"
     plane = {"keypoints": ["nose", "Rear"], "parts": [["nose", "Rear"]], "category": "plane"}

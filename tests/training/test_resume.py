@@ -237,7 +237,6 @@ def test_a_resumed_run_keeps_its_settings_except_new_ones(
 
 
 def test_a_run_with_another_value_of_what_is_a_constant_now_is_not_resumed(stores: Stores, tmp_path: Path) -> None:
-    pytest.importorskip("posenet.settings.earlier")
     train_tiny(stores, tmp_path, max_steps=1)
     state = last(tmp_path)
     state["config"]["optim"]["momentum"] = 0.9

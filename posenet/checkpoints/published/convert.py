@@ -1,12 +1,11 @@
 """Conversion of weights: from any file to our checkpoint, and to a file that the authors' code reads."""
 
-import dataclasses
 import math
 from pathlib import Path
 
-from posenet.checkpoints.file import FORMAT, find_weights, read_checkpoint, write_checkpoint
+from posenet.checkpoints.file import FORMAT, find_weights, write_checkpoint
 from posenet.checkpoints.published.names import rename_to_published
-from posenet.checkpoints.weights import extract_weights, infer_network_size, load_model
+from posenet.checkpoints.weights import load_model
 from posenet.errors import CheckpointError
 from posenet.files import check_outputs
 from posenet.settings import Config, config_to_dict
@@ -18,15 +17,11 @@ def import_weights(
 ) -> Config:
     """Write the weights of any file, or published weights by name, as our checkpoint; return the configuration in it.
 
-    That is ``config`` with the size of network that the weights have, else the one of ``load_model``.
-    ``CheckpointError`` if the source has no weights that fit, or the output cannot be written; ``DataError`` if it is
-    the source, or exists without ``overwrite``.
+    See ``load_model`` for the meaning of ``config``. ``CheckpointError`` if the source has no weights that fit, or the
+    output cannot be written; ``DataError`` if it is the source, or exists without ``overwrite``.
     """
     source = find_weights(source)
     check_outputs([output], [source], overwrite=overwrite)
-    if config is not None:
-        weights = extract_weights(read_checkpoint(source), source)
-        config = dataclasses.replace(config, model=infer_network_size(config.model, weights, source))
     network, config = load_model(source, config)
     write_checkpoint(Path(output), {"format": FORMAT, "model": network.state_dict(), "config": config_to_dict(config)})
     return config

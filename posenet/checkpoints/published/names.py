@@ -22,7 +22,7 @@ _STACK_INDEX = re.compile(r"^(stacks|merges|hourglass|features|outs|merge_preds|
 def rename_to_ours(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """A published state dict with our parameter names, in the same order.
 
-    A name that is not a published one is kept, so that loading the result reports it.
+    A name that is not a published one is kept without the authors' prefix, so that loading the result reports it.
     """
     return {_rename(name.removeprefix(PREFIX), _PUBLISHED_TO_OURS): tensor for name, tensor in state.items()}
 

@@ -243,10 +243,10 @@ def file_source(path: Path, subfolder: Path = Path()) -> Source:
         return Source("image", path, subfolder)
     if not _IMAGE_START.match(start):
         return Source("image" if suffix in IMAGE_SUFFIXES else "video", path, subfolder)
-    with contextlib.suppress(Exception):  # of a damaged file; reading it as an image reports what is wrong
-        if holds_several_images(path):
-            return Source("video", path, subfolder)
-    return Source("image", path, subfolder)
+    has_several = bool(_ANIMATION_START.match(start))
+    with contextlib.suppress(Exception):  # of a file that is cut off; reading it reports what is wrong
+        has_several = holds_several_images(path)
+    return Source("video" if has_several else "image", path, subfolder)
 
 
 def _address_source(url: str) -> Source:

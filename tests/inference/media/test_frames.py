@@ -1,5 +1,7 @@
 """What inputs name: files, folders, patterns, addresses, cameras and lists; and their frames."""
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -89,6 +91,17 @@ def test_the_first_bytes_say_what_is_at_an_address_without_a_known_suffix(folder
         known = [f"{address}/{name}" for name in ("live", "photo", "missing", "x.webp")]
         assert [source.kind for source in find_sources(known)] == ["video", "image", "video", "video"]
     assert [source.kind for source in find_sources([f"{address}/photo", "http://[::1/x"])] == ["video"] * 2
+    (folder / "cut.gif").write_bytes(gif[: len(gif) // 2])
+    (folder / "none.gif").write_bytes(gif[:10])
+    assert [source.kind for source in find_sources([folder / "cut.gif", folder / "none.gif"])] == ["video", "image"]
+
+
+def test_a_named_pipe_as_standard_input_is_not_waited_for(folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+    command = [sys.executable, "-c", "from posenet.images import find_images; find_images(['/dev/stdin'])"]
+    with open(os.open(folder / "pipe", os.O_RDONLY | os.O_NONBLOCK)) as pipe:  # nobody writes into it
+        run = subprocess.run(command, stdin=pipe, capture_output=True, text=True, timeout=60)
+    assert "no such file or folder: /dev/stdin" in run.stderr
 
 
 def test_ffmpeg_says_whether_a_named_file_of_an_unknown_suffix_is_a_video(folder: Path) -> None:
