@@ -154,6 +154,8 @@ def test_flip_idx_pairs_the_keypoints_without_a_side_in_their_names(tmp_path: Pa
     path = write(tmp_path / "a.json", category(keypoints=names, flip_idx=[index ^ 1 for index in range(10)]))
     pairs = draft_skeleton(path).left_right
     assert set(map(frozenset, pairs)) == {frozenset(names[index : index + 2]) for index in range(0, 10, 2)}
+    path = write(tmp_path / "b.json", category(keypoints=("tip", "fin-1", "fin-2"), flip_idx=[0, 2, 1]))
+    assert draft_skeleton(path).left_right == (("fin-1", "fin-2"),), "the tip is its own twin, and in no pair"
 
 
 def test_the_tool_shows_what_it_writes_and_replaces_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
