@@ -99,6 +99,14 @@ def test_a_keypoint_is_visible_where_its_own_part_is() -> None:
     np.testing.assert_allclose(points["left_wrist"][:2], figure.at["left_wrist"], atol=0.051)
 
 
+def test_a_person_covers_the_pixels_that_it_owns_and_no_others() -> None:
+    canvas, _ = lone_person(1)
+    is_changed = (canvas.image != 200).any(axis=2)
+    is_own = canvas.owner > 0
+    assert (is_changed & is_own).sum() > 0.95 * is_own.sum(), "clothes may have the colour of the canvas in places"
+    assert not is_changed[cv2.dilate(is_own.astype(np.uint8), np.ones((9, 9))) == 0].any(), "but for the dark edges"
+
+
 def test_heavily_hidden_people_lose_hidden_keypoints_and_barely_seen_ones_lose_all() -> None:
     canvas, figure = lone_person(1)
     canvas.owner[130:] = 0
