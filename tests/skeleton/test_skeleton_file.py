@@ -98,6 +98,7 @@ def test_keypoints_and_parts_are_enough(tmp_path: Path) -> None:
         ("layout", "{nose = [0, 1]}", "the layout has other keypoints: L_ear, R_ear"),
         ("layout", "{nose = [0, 0], L_ear = [0, 1], R_ear = [0, 1]}", "layout not above 0: nose"),
         ("colours", '{nose = "red"}', "not of the form #rrggbb: red"),
+        ("colours", "{nose = 7}", "colours must contain names, not 7"),
         ("derived", '{L_ear = ["nose", "R_ear"]}', "in the file and derived: L_ear"),
         ("derived", '{chin = ["nose", "R_ear"]}', "without a mirror image: chin"),
         ("derived", '{chin = ["L_ear", "R_ear"], lip = ["chin", "nose"]}', "derived one: lip"),
