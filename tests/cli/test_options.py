@@ -30,8 +30,9 @@ def test_the_negative_form_of_a_setting_turns_it_off() -> None:
 
 
 def test_an_action_is_quiet_whether_the_flag_comes_before_or_after_it() -> None:
-    parse = make_parser("weights", "weights").parse_args
-    assert [parse(words.split()).quiet for words in ("--quiet list", "list --quiet", "list")] == [True, True, False]
+    parse = make_parser("annotations", "annotations").parse_args
+    lines = ("--quiet lint a.json", "lint --quiet a.json", "lint a.json")
+    assert [parse(words.split()).quiet for words in lines] == [True, True, False]
 
 
 def test_the_paths_that_flags_name_as_inputs_are_never_replaced() -> None:
