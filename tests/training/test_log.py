@@ -14,7 +14,7 @@ import pytest
 from posenet import TrainingCallback
 from posenet.errors import DataError
 from posenet.settings import Config
-from posenet.training.log import RunFiles
+from posenet.training.log import RunFiles, text_log
 from tests.helpers.run_logs import read_log
 from tests.helpers.tiny_training import ChangingRuntime, Recorder, Stores, coco_settings, multiply, train_tiny
 
@@ -87,6 +87,15 @@ def test_a_resumed_run_appends_to_its_logs_and_a_closed_one_receives_nothing(
     assert [entry["step"] for entry in read_log(tmp_path, "train")] == [1, 2, 3, 4]
     assert "too late" not in (tmp_path / "log.txt").read_text()
     assert (package.level, package.handlers) == before
+
+
+def test_the_text_log_has_no_details_for_debugging(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "posenet")
+    with text_log(tmp_path):
+        logging.getLogger("posenet.training").debug("a detail")
+        logging.getLogger("posenet.training").info("a step")
+    text = (tmp_path / "log.txt").read_text()
+    assert "a step" in text and "a detail" not in text
 
 
 def test_numbers_that_are_not_finite_become_null(tmp_path: Path) -> None:
