@@ -93,7 +93,9 @@ def test_the_first_bytes_say_what_is_at_an_address_without_a_known_suffix(folder
     assert [source.kind for source in find_sources([f"{address}/photo", "http://[::1/x"])] == ["video"] * 2
     (folder / "cut.gif").write_bytes(gif[: len(gif) // 2])
     (folder / "none.gif").write_bytes(gif[:10])
-    assert [source.kind for source in find_sources([folder / "cut.gif", folder / "none.gif"])] == ["video", "image"]
+    write_image(folder / "one.tif", np.zeros((8, 8, 3), np.uint8))
+    files = [folder / name for name in ("cut.gif", "none.gif", "one.tif")]
+    assert [source.kind for source in find_sources(files)] == ["video", "image", "image"]
 
 
 def test_a_named_pipe_as_standard_input_is_not_waited_for(folder: Path) -> None:
