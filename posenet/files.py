@@ -107,9 +107,9 @@ def check_outputs(
 
 
 def _hidden_name(path: Path) -> str:
-    """How the names of the temporary files and of the lock of a file begin; common file systems allow 255 bytes."""
+    """How the names of the temporary files and of the lock of a file begin."""
     name = path.name
-    while len(os.fsencode(name)) > 191:
+    while len(os.fsencode(name)) > 191:  # common file systems allow 255 bytes; a number and suffixes follow
         name = name[:-1]
     return f".{name}"
 
